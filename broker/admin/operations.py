@@ -27,11 +27,9 @@ from broker.frontend.gateway import Gateway
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Table, Upgrade
 from broker.options.broker import BrokerOptions
 from broker.replication.controller import Controller
-from broker.replication.durable_gate import Backups
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
-from broker.roles import active_passive, by_pair
-from broker.roles.active_passive import ActivePassive, Standalone
-from broker.roles.by_pair import PairRoles
+from broker.roles import choice
+from broker.roles.choice import roles_of
 from broker.shovels.replicas import COMPONENT as REPLICA
 from broker.shovels.replicas import Row, Stopping
 from vsync.admin.protocol import Json, QueryRefused
@@ -48,7 +46,7 @@ STOP_INTERVAL_S = 0.1
 log = logging.getLogger("qpidd")
 
 
-class KnownClients(Clients, active_passive.Clients, by_pair.Clients, Protocol):
+class KnownClients(Clients, choice.Clients, Protocol):
     """The clients of this member, and who may log in."""
 
     @property
@@ -84,28 +82,10 @@ class Operations:
         self._progress, self._watchdogs, self._received = progress, watchdogs, received
         self._views = ViewHistory(controller)
         self.goes = self._views.goes
-        self._pair = options.pair
-        self.roles: ActivePassive | Standalone = Standalone()
-        self.follow_roles: Callable[[float], float | None] | None = None
-        """To be called after each turn of work, and when it says; None: this member is in no such
-        cluster."""
-        if (mode := options.active_passive) is not None:
-            if mode.backup_timeout_s:
-                waited = Backups(mode.backup_timeout_s, time.monotonic, log.warning)
-                controller.backups = waited
-            pair = options.pair and PairRoles(
-                options.pair, controller, clients, machine=lambda: controller.replica.machine,
-                drained=lambda: self._maintenance.drained, stop=stop, note=log.info, warn=log.error,
-                hears=hears,
-            )  # fmt: skip
-            self.roles = followed = ActivePassive(
-                mode, controller, clients, machine=lambda: controller.replica.machine,
-                drained=lambda: self._maintenance.drained, may_reply=may_reply, stop=stop,
-                note=log.info, pair=pair,
-            )  # fmt: skip
-            self.follow_roles = followed.follow
-            for sentence in mode.needless:
-                log.warning("%s", sentence)
+        self.roles = roles_of(
+            options, controller, clients, drained=lambda: self._maintenance.drained,
+            hears=hears, may_reply=may_reply, stop=stop, clock=time.monotonic,
+        )  # fmt: skip
         self._replicas: Callable[[], list[Row]] = list
         self._stopping = Stopping()
         self._defining: set[asyncio.Task[object]] = set()
@@ -133,7 +113,7 @@ class Operations:
 
     def promote(self) -> Json:
         """Have this member become the active one of an active-passive cluster."""
-        self.roles.promote()
+        _refuse(self.roles.promote())
         return self.roles.status()
 
     def show_replicas(self, rows: Callable[[], list[Row]]) -> None:
@@ -167,7 +147,7 @@ class Operations:
 
     def force_passive(self) -> Json:
         """Have the other one of a pair take the clients of this one."""
-        self.roles.force_passive(asyncio.get_running_loop().time())
+        _refuse(self.roles.force_passive(asyncio.get_running_loop().time()))
         return self.roles.status()
 
     @property
@@ -177,8 +157,7 @@ class Operations:
 
     def stepped_aside(self) -> bool:
         """Before this member stops: whether the other one of a pair may go on, if it is to."""
-        lets = self._pair is not None and self._pair.lets_the_other_lead
-        return not lets or self._voter_changes.step_aside()
+        return not self.roles.steps_aside or self._voter_changes.step_aside()
 
     def connections(self) -> list[Json]:
         """Return the clients of all members."""
@@ -312,3 +291,8 @@ class Operations:
             raise QueryRefused(
                 "not-active", f"this member is not active: {self._controller.reason}"
             )
+
+
+def _refuse(why: str) -> None:
+    if why:
+        raise QueryRefused("refused", why)

@@ -369,10 +369,9 @@ class BrokerMember:
         clock = time.perf_counter
         deadline = clock() + SLICE_S
         self._member.turn(lambda: clock() < deadline)
-        if (follow_roles := self.operations.follow_roles) is not None:
-            again_s = follow_roles(self._loop.time())
-            if again_s is not None:
-                self._loop.call_later(again_s, self.schedule)
+        again_s = self.operations.roles.follow(self._loop.time())
+        if again_s is not None:
+            self._loop.call_later(again_s, self.schedule)
         self._look_again(ticker.turn(self._loop.time(), busy=False))
         self._counters["turns"] += 1
         more = self._watchdogs.memory.slice(self._controller.replica.machine)

@@ -1,47 +1,56 @@
-"""Active-passive mode at one member: its role, when it takes over, and which clients it takes.
+"""The role of one member where only one takes clients: when it has it, takes it and gives it up.
 
 The state says which member is the active one, if any (`machine.active`); a member takes the role
-and gives it up by ordered commands of its own.  It takes it when nobody has it: by itself, where
-the ring chooses, or when an operator asks for it.  In time as in the order there is at most one: a
-member that loses the role with its session has stopped to reply before another view can be (G7),
-and one that gives it up sends its clients away before it says so.
+and gives it up by ordered commands of its own.  It takes it when nobody has it and its mode's rule
+says so (`by_ring`, `by_pair`), or when an operator asks for it.  In time as in the order there is
+at most one: a member that loses the role with its session has stopped to reply before another view
+can be (G7), and one that gives it up sends its clients away before it says so.
 Decisions: docs/decisions/0066-the-active-member-is-ordered.md and
 docs/decisions/0067-the-ring-promotes-unless-told-otherwise.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Protocol
 
 from broker.exit_codes import Exit
 from broker.machine.commands import DEMOTE, PROMOTE, Command, Demote, Promote
 from broker.machine.state import State
-from broker.options.active_passive import AUTOMATIC, MANUAL, ActivePassiveOptions
+from broker.options.active_passive import AUTOMATIC, MANUAL
 from broker.replication.chain import Promise
 from broker.replication.durable_gate import Backups
-from broker.roles.by_pair import PairRoles
 from broker.roles.role_table import IllegalMove, Role, way
-from vsync.admin.protocol import Json, QueryRefused
 from vsync.primary.component import Primary
 from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
-STEP_S = 0.25
-"""How much longer each further candidate waits for the one before it to take the role."""
 AGAIN_S = 1.0
 """How long a member waits before it orders the same again, in the same view: whatever it and the
 others believe, the role never goes around faster than that."""
-NO_ROLE = "this broker is in no active-passive cluster: start all members with --ha-cluster yes"
+
+
 NO_PAIR = (
     "this broker is in no pair (--hac, --master-slave); where there are backups, have it give the "
     "role up: qpid-cluster --drain"
 )
-OF_PAIR = (
-    "in a pair the members decide: to have this one be active, force the other one passive "
-    "(qpid-ha passive). One that waits for a peer which is lost for good: stop it, run "
-    "qpid-cluster-store -c --sole-voter on its --data-dir, start it again"
-)
+
+
+class Standby(NamedTuple):
+    """Why clients are refused, empty: they are let in; and whether new ones wait instead: `briefly`
+    or, `holds`, for as long as they may take to log in."""
+
+    reason: str = ""
+    briefly: bool = False
+    holds: bool = False
+
+
+class Applied(Protocol):
+    """What has applied what was ordered."""
+
+    @property
+    def machine(self) -> State:
+        """Return the state."""
 
 
 class Followed(Protocol):
@@ -55,11 +64,18 @@ class Followed(Protocol):
     backups: Backups | None
 
     @property
+    def replica(self) -> Applied:
+        """Return what holds the state."""
+
+    @property
     def transfer_donor(self) -> str:
         """Return who gives this member its state; empty when nobody does."""
 
     def submit(self, commands: list[Command]) -> None:
         """Put commands of this member's own into the order."""
+
+    def flush(self) -> None:
+        """Give the ring what waits."""
 
 
 class Clients(Protocol):
@@ -69,20 +85,56 @@ class Clients(Protocol):
         """Let in nobody but operators, and send the others away; empty: let clients in."""
 
 
-class Standalone:
-    """What a member says of itself that is in no active-passive cluster."""
+class Rule(Protocol):
+    """Who of those that may is to take the role: what the modes differ in."""
 
-    def status(self) -> Json:
-        """Return the reply to `ha`."""
-        return {"status": Role.STANDALONE.value, "primary": False, "settled": True}
+    @property
+    def automatic(self) -> bool:
+        """Whether the members choose a new active one, and not an operator."""
 
-    def promote(self) -> None:
-        """Refuse."""
-        raise QueryRefused("refused", NO_ROLE)
+    @property
+    def public_url(self) -> str:
+        """Where clients are sent; empty: to the active member."""
 
-    def force_passive(self, _now: float) -> None:
-        """Refuse."""
-        raise QueryRefused("refused", NO_PAIR)
+    @property
+    def no_promotion(self) -> str:
+        """Why no operator may promote a member here; empty: one may."""
+
+    @property
+    def wants_role(self) -> bool:
+        """Whether this member may have the role at all, as it sees things now."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this member, in no primary view, is about to make one alone."""
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether this member, before it stops, has to order that another one goes on."""
+
+    def follow(self, now: float) -> float | None:
+        """Look at what it goes by, and return in how many seconds to look again, if that is known
+        from this call on."""
+
+    def takes_role(self, vacant_s: float) -> bool:
+        """Whether it is this member's turn to take the role, which nobody has had for so long."""
+
+    def for_clients(self, role: Role, url: str) -> Standby:
+        """What clients are told of a member that does not have the role; `url`: of the one that
+        has it."""
+
+    def force_passive(self, now: float) -> str:
+        """Have another member be active; return why that is refused, or nothing."""
+
+    def status(self) -> Mapping[str, object]:
+        """Return what the rule adds to the reply to `ha`."""
+
+
+def candidates(controller: Followed, drained: Collection[str]) -> list[str]:
+    """Who may take the role, in the order in which they do: voters first."""
+    primary, voters = controller.primary, parse(controller.promise.voters).names
+    level = primary.caught_up_names - primary.mark.without_data - set(drained)
+    return sorted(level, key=lambda name: (name not in voters, name))
 
 
 class ActivePassive:
@@ -90,23 +142,19 @@ class ActivePassive:
 
     def __init__(
         self,
-        options: ActivePassiveOptions,
+        rule: Rule,
         controller: Followed,
         clients: Clients,
         *,
-        machine: Callable[[], State],
         drained: Callable[[], Collection[str]],
         may_reply: Callable[[], bool],
         stop: Callable[[Exit, str], None],
         note: Callable[[str], None],
-        pair: PairRoles | None = None,
     ) -> None:
-        self._pair = pair
-        self._options, self._controller, self._clients = options, controller, clients
-        self._machine = machine
+        self._rule, self._controller, self._clients = rule, controller, clients
         self._drained, self._may_reply, self._stop, self._note = drained, may_reply, stop, note
         self.role = Role.STANDALONE
-        self._told: tuple[str, bool] | None = None  # what clients are told, and whether they wait
+        self._told: Standby | None = None
         self._vacant_since = 0.0  # when nobody was seen to have the role; 0: somebody has it
         self._asked: dict[int, tuple[int, float]] = {}  # epoch and time of what it ordered last
         self._gave_up = 0  # the epoch in which it ordered that, until it is applied
@@ -128,21 +176,18 @@ class ActivePassive:
             return None
         self._log_active()
         self._expect_backups()
-        if self._pair is not None:
-            self._pair.follow(now)
+        again_s = self._rule.follow(now)
         self._take_or_give(now)
         told = self._for_clients()
         if told != self._told:
             self._told = told
-            holds = told[1] and self._pair is not None
-            self._clients.stand_by(told[0], briefly=told[1] and not holds, holds=holds)
-        return self._pair.look_again if self._pair is not None else None
+            self._clients.stand_by(told.reason, briefly=told.briefly, holds=told.holds)
+        return again_s
 
     def _role_now(self) -> Role:
         controller, primary = self._controller, self._controller.primary
         if primary.left_out:
-            goes_on = self._pair is not None and self._pair.goes_on
-            return self._while_the_view_changes() if goes_on else Role.JOINING
+            return self._while_the_view_changes() if self._rule.goes_on else Role.JOINING
         if controller.transfer_donor:
             return Role.CATCHUP
         if not primary.active:
@@ -160,6 +205,9 @@ class ActivePassive:
             return Role.RECOVERING
         return at_least if self.role in (Role.STANDALONE, Role.JOINING) else self.role
 
+    def _machine(self) -> State:
+        return self._controller.replica.machine
+
     @property
     def _has_it(self) -> bool:
         return self._machine().active == self._controller.me.name
@@ -169,7 +217,7 @@ class ActivePassive:
         """Its clients are sent away, as it is drained; and another member may have taken over, from
         when it ordered that until it has applied it."""
         machine, me = self._machine(), self._controller.me.name
-        if self._pair is not None and not self._pair.wants_role:
+        if not self._rule.wants_role:
             return True
         return me in self._drained() or (self._gave_up == machine.epoch and machine.active == me)
 
@@ -212,14 +260,8 @@ class ActivePassive:
                 self._controller.submit([Demote(DEMOTE, machine.epoch)])
         else:
             self._vacant_since = self._vacant_since or now
-            candidates = self._candidates()
-            if self._pair is not None:
-                if self._pair.wants_role and self._may_ask(PROMOTE, now):
-                    self._promote()
-            elif self._options.automatic and self._controller.me.name in candidates:
-                turn = candidates.index(self._controller.me.name) * STEP_S
-                if now - self._vacant_since >= turn and self._may_ask(PROMOTE, now):
-                    self._promote()
+            if self._rule.takes_role(now - self._vacant_since) and self._may_ask(PROMOTE, now):
+                self._promote()
 
     def _may_ask(self, what: int, now: float) -> bool:
         """Whether this member has not ordered the same a moment ago, in the same view."""
@@ -230,70 +272,51 @@ class ActivePassive:
         self._asked[what] = epoch, now
         return True
 
-    def _candidates(self) -> list[str]:
-        """Who may take the role, in the order in which they do: voters first."""
-        controller = self._controller
-        primary, voters = controller.primary, parse(controller.promise.voters).names
-        level = primary.caught_up_names - primary.mark.without_data - set(self._drained())
-        return sorted(level, key=lambda name: (name not in voters, name))
-
     def _promote(self) -> None:
         self._controller.submit([Promote(PROMOTE, self._machine().epoch)])
 
-    def _for_clients(self) -> tuple[str, bool]:
-        """Why clients are refused here, and whether they wait instead; empty: they are let in."""
+    def _for_clients(self) -> Standby:
         if self.role in (Role.ACTIVE, Role.RECOVERING):
-            return "", False
-        machine, primary = self._machine(), self._controller.primary
-        if self._pair is not None:
-            return self._pair.for_clients(primary.labels().get(machine.active, ""))
-        me = self._controller.me.name
-        if not primary.active and not primary.left_out:
-            # Who was active may be who is gone: until the view stands, and this was called again,
-            # nobody is sent to it.
-            return f"member '{me}' is a backup, and the view is changing", True
-        if machine.active and machine.active != me:
-            where = self._options.public_url or primary.labels().get(machine.active)
-            to = f"; connect to {where}" if where else ""
-            return f"member '{me}' is a backup, '{machine.active}' is the active member{to}", False
-        text = f"member '{me}' is a backup, and no member is active"
-        if self._options.automatic:
-            return text, self.role is Role.READY and bool(self._candidates())
-        return f"{text}: an operator is to promote one (qpid-ha promote)", False
+            return Standby()
+        url = self._controller.primary.labels().get(self._machine().active, "")
+        return self._rule.for_clients(self.role, url)
 
     # -- for operators ---------------------------------------------------------------------------
 
-    def promote(self) -> None:
-        """Order that this member is the active one.  Raises QueryRefused."""
-        machine, me = self._machine(), self._controller.me.name
-        if self._pair is not None:
-            raise QueryRefused("refused", OF_PAIR)
+    @property
+    def steps_aside(self) -> bool:
+        """Whether this member, before it stops, has to order that another one goes on."""
+        return self._rule.steps_aside
+
+    def promote(self) -> str:
+        """Order that this member is the active one; return why that is refused, or nothing."""
+        active, me = self._machine().active, self._controller.me.name
+        if self._rule.no_promotion:
+            return self._rule.no_promotion
         if self.role in (Role.ACTIVE, Role.RECOVERING):
-            return
+            return ""
         if self.role is Role.CATCHUP:
-            raise QueryRefused("refused", "Still catching up, cannot be promoted.")
+            return "Still catching up, cannot be promoted."
         if self.role is not Role.READY:
-            why = f"Joining active cluster, cannot be promoted: {self._controller.primary.reason}"
-            raise QueryRefused("refused", why)
+            return f"Joining active cluster, cannot be promoted: {self._controller.primary.reason}"
         if self._gives_up:
-            text = f"{me} is drained: run qpid-cluster --undrain {me} first"
-            raise QueryRefused("refused", text)
-        if machine.active:
-            raise QueryRefused(
-                "refused",
-                f"{machine.active} is the active member, and there is one at a time: stop it, or "
-                f"have it give the role up (qpid-cluster --drain {machine.active}), then promote",
+            return f"{me} is drained: run qpid-cluster --undrain {me} first"
+        if active:
+            return (
+                f"{active} is the active member, and there is one at a time: stop it, or "
+                f"have it give the role up (qpid-cluster --drain {active}), then promote"
             )
         self._promote()
+        return ""
 
-    def force_passive(self, now: float) -> None:
-        """Have the other one of a pair be active.  Raises QueryRefused."""
-        refusal = NO_PAIR if self._pair is None else self._pair.force_passive(now)
-        if refusal:
-            raise QueryRefused("refused", refusal)
-        self.follow(now)
+    def force_passive(self, now: float) -> str:
+        """Have the other one of a pair be active; return why that is refused, or nothing."""
+        refusal = self._rule.force_passive(now)
+        if not refusal:
+            self.follow(now)
+        return refusal
 
-    def status(self) -> Json:
+    def status(self) -> dict[str, object]:
         """Return the reply to `ha`: the role, as it is this moment, and those of the others."""
         controller, primary = self._controller, self._controller.primary
         active = self._machine().active
@@ -304,14 +327,14 @@ class ActivePassive:
         return {
             "status": role.value,
             "primary": role is Role.ACTIVE or (role is Role.RECOVERING and stands),
-            "settled": settled and (bool(active) or not self._waits_for_the_ring()),
+            "settled": settled and (bool(active) or not self._is_being_chosen),
             "active": active if primary.active else "",
             "active_url": labels.get(active, "") if primary.active else "",
-            "public_url": self._options.public_url,
-            "promotion": AUTOMATIC if self._options.automatic else MANUAL,
+            "public_url": self._rule.public_url,
+            "promotion": AUTOMATIC if self._rule.automatic else MANUAL,
             "replicate": "all",
             "id": controller.me.name,
-            **({"pair": self._pair.status()} if self._pair is not None else {}),
+            **self._rule.status(),
             **self._waited_for(),
             "members": [
                 {"id": name, "url": labels.get(name, ""), "status": one.value}
@@ -319,7 +342,7 @@ class ActivePassive:
             ],
         }
 
-    def _waited_for(self) -> Json:
+    def _waited_for(self) -> dict[str, object]:
         """For how long its confirms wait for the disks of all, and for whose they do not."""
         backups = self._controller.backups
         if backups is None:
@@ -329,8 +352,9 @@ class ActivePassive:
             "expected": sorted(backups.expected),
         }  # fmt: skip
 
-    def _waits_for_the_ring(self) -> bool:
-        return self._options.automatic and bool(self._candidates())
+    @property
+    def _is_being_chosen(self) -> bool:
+        return self._rule.automatic and bool(candidates(self._controller, self._drained()))
 
     def _roles(self, mine: Role) -> dict[str, Role]:
         """The members of the view and their roles, as far as this one knows them."""

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from broker.exit_codes import Exit
-from broker.machine.state import State
 from broker.options.active_passive import HAC, SLAVE, PairOptions
+from broker.roles.active_passive import Followed, Standby
 from broker.roles.pair_table import NO_CLIENT, Peer, Seen, Standing, row_for
-from vsync.primary.component import Primary
-from vsync.quorum.voter_set import Terms, voter_set
-from vsync.types import Member
+from broker.roles.role_table import Role
+from vsync.quorum.voter_set import voter_set
 
 TURN_S = 0.25
 """How long the second of a pair waits for the first one to take the role, where both may."""
@@ -29,29 +28,11 @@ HEARD_S = 3.0
 """How long the other one is waited for, at most, while the ring still hears it."""
 LOOK_S = 0.1
 """How often that is looked at."""
-
-
-class Promised(Protocol):
-    """What a member has promised."""
-
-    @property
-    def voters(self) -> Terms:
-        """Who votes, as it knows it."""
-
-
-class Followed(Protocol):
-    """What is looked at of this member: its controller."""
-
-    me: Member
-    primary: Primary
-    serving: bool
-
-    @property
-    def promise(self) -> Promised:
-        """What it has promised last."""
-
-    def flush(self) -> None:
-        """Give the ring what waits."""
+OF_PAIR = (
+    "in a pair the members decide: to have this one be active, force the other one passive "
+    "(qpid-ha passive). One that waits for a peer which is lost for good: stop it, run "
+    "qpid-cluster-store -c --sole-voter on its --data-dir, start it again"
+)
 
 
 class Clients(Protocol):
@@ -68,9 +49,12 @@ class Clients(Protocol):
         """Whether anything came since."""
 
 
-class PairRoles:
-    """The standing of one member of a pair; `follow` is called after each turn of work, and when
-    `look_again` says."""
+class ByPair:
+    """The rule at one member of a pair (`active_passive.Rule`): its standing says who."""
+
+    automatic = True
+    public_url = ""
+    no_promotion = OF_PAIR
 
     def __init__(
         self,
@@ -78,7 +62,6 @@ class PairRoles:
         controller: Followed,
         clients: Clients,
         *,
-        machine: Callable[[], State],
         drained: Callable[[], Collection[str]],
         hears: Callable[[str], bool],
         stop: Callable[[Exit, str], None],
@@ -87,14 +70,13 @@ class PairRoles:
     ) -> None:
         """`hears`: whether the ring has a frame of the member of this name from a moment ago."""
         self.options, self._hears_member = options, hears
-        self._controller, self._clients, self._machine = controller, clients, machine
+        self._controller, self._clients = controller, clients
         self._drained, self._stop, self._note, self._warn = drained, stop, note, warn
         self.standing = Standing.PENDING
         self.reason = "started"
         self._peer: Peer | None = None  # as seen last; None: the view is changing
         self._gone_since: float | None = None
-        self.look_again: float | None = None
-        """In how many seconds from the last call on the other one has been gone for long."""
+        self._look_again: float | None = None  # in so many seconds from the last call on
         self._meetings = 0  # of the two: what was seen before one counts no more after it
         self._vacant_since: float | None = None
         self._client_at = 0.0  # when a client was connected last, or this member became active
@@ -104,9 +86,15 @@ class PairRoles:
 
     # -- followed --------------------------------------------------------------------------------
 
-    def follow(self, now: float) -> None:
-        """Do what follows from the view, the order, the clients and the time."""
-        primary, self.look_again = self._controller.primary, None
+    def follow(self, now: float) -> float | None:
+        """Do what follows from the view, the order, the clients and the time; return in how many
+        seconds the other one will have been gone for long, or is to be listened for again."""
+        self._look_again = None
+        self._follow(now)
+        return self._look_again
+
+    def _follow(self, now: float) -> None:
+        primary = self._controller.primary
         if primary.apart != self._apart:
             self._apart = primary.apart
             self._warn(f"{self._apart} (exception 1 of G28)")
@@ -155,7 +143,7 @@ class PairRoles:
             return None
         if name not in {m.name for m in primary.members}:
             return Peer.GONE
-        if self._machine().active == name:
+        if self._controller.replica.machine.active == name:
             return Peer.ACTIVE
         return Peer.PASSIVE if name in primary.caught_up_names else Peer.PENDING
 
@@ -171,10 +159,10 @@ class PairRoles:
             self._ends_absence()
         elif self._gone_since is None:
             self._gone_since = self._client_at = now
-            self.look_again = self.options.timeout_s
+            self._look_again = self.options.timeout_s
             if self.options.mode == HAC:
                 self._clients.watch(on=True)
-        if self._machine().active or not self._controller.serving:
+        if self._controller.replica.machine.active or not self._controller.serving:
             self._vacant_since = None
         elif self._vacant_since is None:
             self._vacant_since = now
@@ -190,7 +178,7 @@ class PairRoles:
             return False
         heard = self._hears_member(self.peer)
         if heard:
-            self.look_again = LOOK_S
+            self._look_again = LOOK_S
         return heard
 
     def _ends_absence(self) -> None:
@@ -257,20 +245,29 @@ class PairRoles:
         """Whether this member is to have the role that the order gives."""
         return self.standing is Standing.ACTIVE
 
-    def for_clients(self, url: str) -> tuple[str, bool]:
-        """Why clients are not let in, and whether they wait instead; `url`: of the active one."""
+    def takes_role(self, _vacant_s: float) -> bool:
+        """Whether it is this member's turn: that is what its standing says."""
+        return self.wants_role
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether the other one is to go on when this member stops: it has to be told first."""
+        return self.options.lets_the_other_lead
+
+    def for_clients(self, _role: Role, url: str) -> Standby:
+        """What clients are told where this member does not take them; `url`: of the active one."""
         who = f"member '{self._controller.me.name}' is {self.standing.value}"
         if self.standing is Standing.ACTIVE or self._peer is None:
-            return f"{who}, and the view is changing", True
+            return Standby(f"{who}, and the view is changing", holds=True)
         primary, peer = self._controller.primary, self.peer or "the other one of the pair"
         if self._peer is Peer.ACTIVE:
-            return f"{who}, '{peer}' is active" + (f"; connect to {url}" if url else ""), False
+            return Standby(f"{who}, '{peer}' is active" + (f"; connect to {url}" if url else ""))
         if self._peer is not Peer.GONE:
-            return f"{who}, and it is being decided which member is active", True
+            return Standby(f"{who}, and it is being decided which member is active", holds=True)
         may_lead = primary.active or primary.lacks_its_peer
         if self.standing is Standing.PENDING or may_lead:
-            return f"{who}, and waits for {peer}", True
-        return f"{who}: {peer} is gone, and may have gone on without this member", False
+            return Standby(f"{who}, and waits for {peer}", holds=True)
+        return Standby(f"{who}: {peer} is gone, and may have gone on without this member")
 
     # -- for operators ---------------------------------------------------------------------------
 
@@ -288,7 +285,7 @@ class PairRoles:
 
     def _connections(self, name: str) -> int:
         """How many connections a member has, by the state that both have."""
-        machine = self._machine()
+        machine = self._controller.replica.machine
         record = machine.sessions.get(name)
         return sum(
             record is not None and session == record.session for session, _ in machine.connections
@@ -307,9 +304,9 @@ class PairRoles:
             )
         return f"{self.reason}; waits for a client" if self.options.mode == HAC else self.reason
 
-    def status(self) -> dict[str, str | bool | int]:
+    def status(self) -> dict[str, dict[str, str | bool | int]]:
         """Return what is said of the pair."""
-        return {
+        pair: dict[str, str | bool | int] = {
             "mode": self.options.mode,
             "seat": self.options.seat,
             "standing": self.standing.value,
@@ -321,3 +318,4 @@ class PairRoles:
             "peer_connections": self._connections(self.peer),
             "apart": self._apart,
         }
+        return {"pair": pair}

@@ -16,6 +16,7 @@ from broker.machine.commands import DEFINE, Define, Table, Value
 from broker.options.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
 from broker.roles.active_passive import ActivePassive
+from broker.roles.by_ring import ByRing
 from broker.roles.role_table import Role
 from tests.sim.world.random_tape import Tape
 from vsync.admin.protocol import QueryRefused
@@ -101,9 +102,11 @@ class SimRole:
         self._lets_in = False
         controller, replicated = upper.controller, upper.replicated
         self._real = ActivePassive(
-            ActivePassiveOptions(automatic=self.automatic, public_url="", needless=()),
-            controller, self, machine=lambda: controller.replica.machine,
-            drained=lambda: self._drained, may_reply=lambda: replicated.may_reply,
+            ByRing(
+                ActivePassiveOptions(automatic=self.automatic, public_url="", needless=()),
+                controller, lambda: self._drained,
+            ),
+            controller, self, drained=lambda: self._drained, may_reply=lambda: replicated.may_reply,
             stop=upper.stop, note=lambda text: upper.note("role", text),
         )  # fmt: skip
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from broker.exit_codes import Exit
 from broker.machine.commands import CONNECTION_CLOSE, ConnectionClose
-from broker.options.active_passive import HAC, ONE_OF_PAIR
+from broker.options.active_passive import HAC
 from broker.roles.active_passive import ActivePassive
-from broker.roles.by_pair import PairRoles
+from broker.roles.by_pair import ByPair
 from broker.roles.pair_table import Peer, Standing
 from broker.roles.role_table import Role
 from store.api import Marker
@@ -144,15 +144,13 @@ class SimPair:
         self._watches = self._heard = self._forced = False
         self.heard_at = -1.0  # when anything of a client arrived here last
         controller, replicated = upper.controller, upper.replicated
-        self.pair = PairRoles(
-            upper.stack.options[upper.name], controller, self,
-            machine=lambda: controller.replica.machine, drained=lambda: upper.stack.drained,
+        self.pair = ByPair(
+            upper.stack.options[upper.name], controller, self, drained=lambda: upper.stack.drained,
             stop=upper.stop, note=self._note, warn=self._note, hears=self._hears,
         )  # fmt: skip
         self._real = ActivePassive(
-            ONE_OF_PAIR, controller, self, machine=lambda: controller.replica.machine,
-            drained=lambda: upper.stack.drained, may_reply=lambda: replicated.may_reply,
-            stop=upper.stop, note=self._note, pair=self.pair,
+            self.pair, controller, self, drained=lambda: upper.stack.drained,
+            may_reply=lambda: replicated.may_reply, stop=upper.stop, note=self._note,
         )  # fmt: skip
 
     def _note(self, text: str) -> None:

@@ -9,12 +9,13 @@ import pytest
 from broker.exit_codes import Exit
 from broker.options.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
-from broker.roles.active_passive import AGAIN_S, STEP_S, ActivePassive, Standalone
+from broker.roles.active_passive import AGAIN_S, ActivePassive
+from broker.roles.by_ring import STEP_S, ByRing
+from broker.roles.choice import Standalone
 from broker.roles.role_table import MOVES, IllegalMove, Role, way
 from tests.support.amqp_peer import method, opening
 from tests.support.gateway_loop import Loop, Peer
 from tests.support.scripted_views import Bus, hello
-from vsync.admin.protocol import QueryRefused
 
 QPID = {
     (Role.STANDALONE, Role.JOINING), (Role.JOINING, Role.CATCHUP), (Role.JOINING, Role.RECOVERING),
@@ -59,7 +60,7 @@ class Cluster:
 
         core = self.bus.cores[name]
         return ActivePassive(
-            options, core, self.doors[name], machine=lambda: core.replica.machine,
+            ByRing(options, core, lambda: self.drained), core, self.doors[name],
             drained=lambda: self.drained, stop=stop, note=self.lines[name].append,
             may_reply=lambda: core.serving and core.primary.active and name in self.leased,
         )  # fmt: skip
@@ -165,9 +166,9 @@ def test_clients_wait_where_somebody_is_about_to_be_active() -> None:
 
 def test_the_next_candidate_takes_over_where_the_first_does_not() -> None:
     cluster = Cluster()
-    cluster.members["a"]._options = ActivePassiveOptions(  # it is drained, and nobody heard of it
-        automatic=False, public_url="", needless=()
-    )
+    rule = cluster.members["a"]._rule
+    assert isinstance(rule, ByRing)
+    rule.automatic = False  # it is drained, and nobody heard of it
     cluster.beat(STEP_S / 3)
     assert cluster.roles() == "a:ready b:ready c:ready"
     cluster.beat(STEP_S)
@@ -304,8 +305,7 @@ def test_an_operator_promotes_where_the_ring_does_not() -> None:
     assert cluster.roles() == "a:ready b:ready c:active"
     cluster.members["c"].promote()  # it is: nothing happens
     assert cluster.doors["a"].reason.endswith("; connect to amqp:tcp:10.0.0.9:5672")
-    with pytest.raises(QueryRefused, match="c is the active member, and there is one at a time"):
-        cluster.members["a"].promote()
+    assert "c is the active member, and there is one at a time" in cluster.members["a"].promote()
     cluster.change("a b")
     cluster.beat(AGAIN_S)
     assert cluster.roles() == "a:ready b:ready"
@@ -320,17 +320,13 @@ def test_who_cannot_be_promoted_says_why() -> None:
     cluster = Cluster(automatic=False)
     cluster.beat()
     cluster.drained = {"a"}
-    with pytest.raises(QueryRefused, match="qpid-cluster --undrain a"):
-        cluster.members["a"].promote()
+    assert "qpid-cluster --undrain a" in cluster.members["a"].promote()
     cluster.change("b")
     cluster.beat()
-    with pytest.raises(QueryRefused, match="Joining active cluster, cannot be promoted"):
-        cluster.members["b"].promote()
-    with pytest.raises(QueryRefused, match="--ha-cluster yes"):
-        Standalone().promote()
+    assert "Joining active cluster, cannot be promoted" in cluster.members["b"].promote()
+    assert "--ha-cluster yes" in Standalone().promote()
     cluster.members["b"].role = Role.CATCHUP
-    with pytest.raises(QueryRefused, match="Still catching up, cannot be promoted"):
-        cluster.members["b"].promote()
+    assert "Still catching up, cannot be promoted" in cluster.members["b"].promote()
 
 
 def test_what_it_says_of_all() -> None:

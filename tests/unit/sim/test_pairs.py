@@ -13,8 +13,8 @@ import pytest
 
 from broker.replication.persister import Persister
 from broker.roles import by_pair
-from broker.roles.active_passive import ActivePassive
-from broker.roles.by_pair import PairRoles
+from broker.roles.active_passive import ActivePassive, Standby
+from broker.roles.by_pair import ByPair
 from broker.roles.pair_table import Peer, Seen
 from store.api import Marker, Meta
 from tests.sim.pairs.stack import PairStack
@@ -100,7 +100,7 @@ def test_no_disk_is_lost_that_the_other_one_comes_to_need(
 
 
 def without_a_client(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PairRoles, "_hears", True)
+    patch.setattr(ByPair, "_hears", True)
 
 
 def with_an_old_state(patch: pytest.MonkeyPatch) -> None:
@@ -117,12 +117,12 @@ def set_aside_with_its_vote(patch: pytest.MonkeyPatch) -> None:
 
 
 def pending_refuses(patch: pytest.MonkeyPatch) -> None:
-    real = PairRoles.for_clients
-    patch.setattr(PairRoles, "for_clients", lambda self, url: (real(self, url)[0], False))
+    real = ByPair.for_clients
+    patch.setattr(ByPair, "for_clients", lambda *args: Standby(real(*args).reason))
 
 
 def all_let_clients_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ActivePassive, "_for_clients", lambda _: ("", False))
+    patch.setattr(ActivePassive, "_for_clients", lambda _: Standby())
 
 
 def before_its_time(patch: pytest.MonkeyPatch) -> None:
