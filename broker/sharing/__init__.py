@@ -1,1 +1,1 @@
-"""A store that several brokers share: a lease with a fencing token says which of them leads."""
+"""A shared store: a lease with a fencing token says which broker leads."""

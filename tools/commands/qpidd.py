@@ -80,7 +80,7 @@ class InSections(OptionsInSections):
         "backups_keep": "Backups",
         "memberlog_segment_size": "Member log",
         "trace": "Log",
-        "shared_store": "A store that several brokers share",
+        "shared_store": "A shared store",
         "ha_cluster": "Active-passive clusters",
         "hac": "Pairs",
         "truncate": "Data",

@@ -30,7 +30,7 @@ WALKS = (
     ("A replica of one queue", r"seq 100", r"^/ orders: 'orders' of amqp://.*: level$", 2),
     ("Two members: HAC", r"localhost:5672 query", r"^Went on alone: +yes$", 1),
     ("Master and slave", r"spout", r"^Standing: +active: the master is", 1),
-    ("A store that several brokers share", r"spout", r"^ *Shared store: .*led since", 1),
+    ("A shared store", r"spout", r"^ *Shared store: .*led since", 1),
     ("Shovels", r"set_parameter shovel", r"to-far.*running", 2),
     ("Federation", r"add exchange", r"news.*running", 2),
 )
