@@ -126,6 +126,17 @@ def flag_stays_up() -> Patches:
     yield Exchange, "flag", flag
 
 
+def flag_of_several() -> Patches:
+    flag = Exchange.flag
+
+    def mine_too(self: Exchange, token: Token) -> Token:
+        forward = flag(self, token)
+        self._raised = self._raised or bool(self._queue)
+        return forward
+
+    yield Exchange, "flag", mine_too
+
+
 def no_room_for_the_wrapping() -> Patches:
     init = Node.__init__
 

@@ -87,6 +87,14 @@ def test_12_a_newer_incarnation_replaces_the_older() -> None:
     assert other.candidates() == (A, young)
 
 
+def test_12_a_late_sign_of_a_former_incarnation_ends_no_newer_one() -> None:
+    young = B._replace(incarnation=7)
+    gather = GatherSets(A, (A, young))
+    assert not gather.fail_former(B)
+    assert gather.fail_former(young._replace(incarnation=8))
+    assert gather.candidates() == (A,)
+
+
 def test_the_sets_are_bounded() -> None:
     gather = GatherSets(A, (A,))
     crowd = tuple(Member(f"m{i}", 1, "") for i in range(MEMBERS_MAX))
@@ -178,6 +186,20 @@ def test_a_restarted_member_that_hears_nothing_yet_ends_its_former_incarnation()
     receive(net, "a", young, join(young, seq=9))
     assert net.settled("a")
     assert a.counters["join_deaf"] == deaf + 1
+
+
+def test_nobody_waits_in_gather_for_the_former_incarnation_of_who_starts_again() -> None:
+    """Its first join says that it hears nothing yet, so it is no candidate: but the old one is
+    over."""
+    net = Net("abc")
+    net.settle("abc")
+    a, old, c = (net.nodes[name] for name in "abc")
+    net.crash("b")
+    receive(net, "a", c.me, join(a.me, old.me, c.me, seq=9))
+    young = old.me._replace(incarnation=9)
+    receive(net, "a", young, join(young, seq=9))
+    assert a.membership.gather is not None
+    assert a.membership.gather.sets.candidates() == (a.me, c.me)
 
 
 def test_28_a_join_from_before_the_ring_is_stale() -> None:

@@ -17,6 +17,7 @@ import pytest
 from tests.sim.mutation import by_hand
 from tests.sim.mutation.by_hand import Patches
 from tests.support.ring import totem_mistakes as mistakes
+from tests.unit.vsync.membership import test_exchange as exchanges
 from tests.unit.vsync.membership import test_membership as membership
 from tests.unit.vsync.membership import test_recovery as recoveries
 from tests.unit.vsync.totem import test_node as nodes
@@ -83,6 +84,16 @@ BITES = (
         11,
         mistakes.flag_stays_up,
         recoveries.test_11_the_flag_is_raised_and_lowered_by_the_same_member,
+    ),
+    Bite(
+        11,
+        mistakes.flag_of_several,
+        recoveries.test_11_of_several_with_frames_to_send_one_has_the_flag,
+    ),
+    Bite(
+        11,
+        mistakes.flag_of_several,
+        every(exchanges.test_who_installs_has_all_frames_that_anybody_held),
     ),
     Bite(
         12,
