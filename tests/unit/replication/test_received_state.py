@@ -208,3 +208,34 @@ def test_a_state_that_proved_wrong_executes_nothing_more() -> None:
         bus.work("c")
     assert core.replica.history == there
     assert core.counters["tails_diverged"] == 1
+
+
+def test_a_promise_is_acknowledged_when_nobody_replies_in_an_older_view_any_more() -> None:
+    """G7: who was left out may reply under its lease for a while."""
+    rig = Rig(OWN)
+    member: Any = rig.member
+    member._lease.silent_in.return_value = 0.7
+    rig.controller.primary = SimpleNamespace(members=(Member("b", 1, "b:1"),))
+    acknowledged = Mock()
+    member._promise_durable(3, acknowledged)
+    member._lease.silent_in.assert_called_once_with(rig.controller.primary.members)
+    delay_s, silent = rig.clock.later.call_args.args
+    assert delay_s == 0.7
+    acknowledged.assert_not_called()
+    silent()
+    acknowledged.assert_called_once_with()
+
+
+def test_what_was_made_for_clients_of_a_former_session_reaches_none_of_the_next() -> None:
+    """Those are gone; and among it may be the beginning of that session, which is over."""
+    rig = Rig(OWN)
+    member: Any = rig.member
+    member._log.written = 7
+    member._unlogged.append((8, [(1, "made and not written to the log")]))
+    member._made.append((2, "made in this turn"))
+    rig.controller.submit = Mock()
+    member.session_started(2)
+    member._log.written = member._log.flush.return_value = 9
+    rig.controller.serving = rig.controller.may_serve_soon = False
+    member.reply()
+    member._clients.effects.assert_not_called()

@@ -438,6 +438,18 @@ def test_nothing_of_a_state_is_waited_for_in_whose_place_another_one_comes() -> 
     assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
 
 
+def test_a_new_session_does_not_wait_for_large_blobs_of_the_old_one() -> None:
+    """They are applied for nobody, and large messages would wait as long as the process lives."""
+    ring = Ring()
+    own = own_commands(ring)
+    own.pace.window = LARGE_WINDOW_BYTES_MAX
+    own.submit([part() for _ in range(20)])
+    assert len(ring.sent) == LARGE_ON_THE_RING_MAX
+    own.start(8)
+    own.submit([part()])
+    assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
+
+
 def test_a_session_that_goes_on_waits_for_nothing_that_was_applied_elsewhere() -> None:
     """At which position, its state does not say."""
     ring = Ring()

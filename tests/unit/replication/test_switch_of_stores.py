@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob
 from broker.machine.machine import Machine
@@ -140,6 +142,25 @@ def test_a_commit_of_the_old_store_is_no_news_once_it_is_being_replaced() -> Non
     assert not it.durable
     it.device.writers[1].on_durable(2)
     assert it.durable == [2]
+
+
+@pytest.mark.parametrize("voted", [True, False])
+def test_what_the_new_store_holds_is_news_although_the_old_one_held_more(voted: bool) -> None:
+    """The old one was of another history; confirms would wait until this one is as long."""
+    it = Switch()
+    it.finish()
+    if voted:
+        it.device.writers[-1].on_durable(100)
+    else:
+        it.persister.meta = replace(it.persister.meta, position=100)
+        it.persister.takes_back_vote(lambda: None)
+    it.durable.clear()
+    it.persister.adopt(it.received, it.replica, counts=True)
+    it.finish()
+    it.apply()
+    it.persister.keep(it.replica, PROMISE)
+    it.device.writers[-1].on_durable(it.replica.history.position)
+    assert it.durable == [it.replica.history.position]
 
 
 class Joining:

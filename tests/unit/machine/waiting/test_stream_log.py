@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 
 from broker.waiting import backlog as backlogs
 from broker.waiting.backlog import Backlog
+from broker.waiting.blocks import Block
 from broker.waiting.stream_log import Recent, StreamLog
 from tests.properties.test_backlog import FixedPage
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["append", "append all", "popleft", "take", "to disk", "restore", "of"]),
+        st.sampled_from(
+            ["append", "append all", "adopt", "popleft", "take", "to disk", "restore", "of"]
+        ),
         st.integers(1, 9),
     ),
     max_size=30,
@@ -49,6 +52,10 @@ def test_any_message_is_found(steps: list[tuple[str, int]]) -> None:
             found = StreamLog.of(Backlog(expected))
         elif what == "append all":
             found.append_all(range(number, number + count), [1] * count)
+            expected += range(number, number + count)
+            number += count
+        elif what == "adopt":
+            found.adopt(Block(tuple(range(number, number + count))))
             expected += range(number, number + count)
             number += count
         elif what == "take":
