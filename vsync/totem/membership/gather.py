@@ -180,14 +180,14 @@ class GatherPhase:
         members = self.sets.candidates()
         if not self._agreed(now):
             return
-        members_max = self._config.members_max
+        me, members_max = self._context.me, self._config.members_max
         if len(members) > members_max:
-            # All see the same excess; who is in it sees that it is failed, and forms its own ring.
+            # All see the same excess; who is in it goes on with the others of it.
             self._move(Reason.TOO_MANY)
-            self.sets.fail(members[members_max:])
+            most, excess = members[:members_max], members[members_max:]
+            self.sets.fail(most if me in excess else excess)
             self.announce(now)
             return
-        me = self._context.me
         if members[0] != me or (len(members) == 1 and Timer.LONELY in self._context.due):
             return
         self._commit(first_commit(self._ring_ids.next(me), members), Reason.CONSENSUS, now)
