@@ -87,3 +87,16 @@ def test_a_member_that_is_found_right_in_the_next_view_serves_in_it() -> None:
     bus.change("a c")
     assert not core.halted
     assert core.serving
+
+
+def test_a_history_that_is_set_aside_ends_its_session() -> None:
+    """G9: one of the other history may have the same number, and would go on with these blobs."""
+    core = formed().cores["a"]
+    core.submissions.open = False
+    core.submit(hello())
+    assert core.submissions.session
+    assert core.submissions.outstanding
+    core._set_aside()
+    assert not core.submissions.session
+    assert not core.submissions.outstanding
+    assert not core.submissions.open

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.support.ring.virtual_network import Net
 from vsync.errors import ProtocolBug
 from vsync.totem.config import RingConfig
 from vsync.totem.context import Timer
+from vsync.totem.membership.commit import CommitPhase, first_commit
 from vsync.totem.membership.gather_sets import GatherSets, JoinOutcome
 from vsync.totem.membership.merge import BackedOff
 from vsync.totem.node import Node
@@ -135,6 +137,19 @@ def test_backing_off_doubles_up_to_a_limit_and_starts_afresh_after_a_while() -> 
     for i in range(1000):
         backed_off.add(Member(f"m{i}", 1, ""), now)
     assert len(backed_off._until) <= 256
+
+
+def test_a_join_with_sets_beyond_those_agreed_on_ends_the_attempt_until_it_recovers() -> None:
+    """Its sender refuses the commit token; to wait for that would take a token timeout."""
+    sets = GatherSets(A, (A, B, C))
+    forming = CommitPhase(first_commit(RingId(9, "a", 1), (A, B, C)), A, Mock())
+    beyond = (join(A, B, C, failed=(C,)), join(A, B, C, D))
+    for message in beyond:
+        assert forming.broken_by(B, message, sets, recovering=False)
+        assert not forming.broken_by(B, message, sets, recovering=True)
+        assert not forming.broken_by(D, message, sets, recovering=False)
+    assert not forming.broken_by(B, join(A, B, C), sets, recovering=False)
+    assert forming.broken_by(B, join(A, B, C, seq=9), sets, recovering=True)
 
 
 # -- the node's gates -------------------------------------------------------------------------

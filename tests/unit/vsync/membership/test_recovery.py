@@ -133,6 +133,17 @@ def test_foreign_and_absurd_frames_are_refused() -> None:
     assert trying.absorb(frame(1, 0)) == "recovered_again"
 
 
+def test_frames_of_those_that_released_more_are_taken_and_kept() -> None:
+    """They may be a whole store ahead of this member, which lags in what it knows to be safe."""
+    old = old_ring(frame(1, 0))
+    most = old.window.released + 2 * CONFIG.store_frames_max
+    trying = recovery(old, entry(old, high=most))
+    assert trying.absorb(frame(most, 1)) == ""
+    assert trying.absorb(frame(most + 1, 1)) == "recovered_beyond_store"
+    trying.abort()
+    assert old.window.get(most) is not None
+
+
 def test_11_the_flag_is_raised_and_lowered_by_the_same_member() -> None:
     old = old_ring(frame(1, 0), frame(2, 0))
     trying = recovery(old, entry(old, aru=0, high=0))
