@@ -38,7 +38,7 @@ from tests.system.support.load_clients import TROUBLE, Load, take_the_rest
 from tests.system.support.small_disks import SmallDisk
 from tests.system.support.tcp_relay import RelayedCluster
 from tools.cli.signals import ended_by
-from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, command
+from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster, command
 
 MEMBERS = {"three": 3, "two and an arbitrator": 2}
 DISK_MIB = 512
@@ -212,7 +212,7 @@ def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]
                     hardship.round()
             finally:
                 trouble += load.stop()
-            trouble += _missing(cluster, load, root / CLIENTS)
+            trouble += missing(cluster, load, root / CLIENTS)
             for member in cluster.members:
                 member.terminate(TOGETHER_S)
         except (ClusterTrouble, *TROUBLE) as problem:
@@ -232,7 +232,7 @@ def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]
     return trouble
 
 
-def _missing(cluster: RelayedCluster, load: Load, histories: Path) -> list[str]:
+def missing(cluster: LocalCluster, load: Load, histories: Path) -> list[str]:
     """Take what is left in the queue; what was confirmed and never came."""
     take_the_rest(cluster[0].address, histories, load.received)
     lost = sorted(load.confirmed - load.received)
