@@ -33,9 +33,7 @@ def with_version(command: Command) -> Command:
 
 def timeout_option(default_s: int) -> Callable[[Command], Command]:
     """Return what adds --timeout to a command: seconds, 0 for ever."""
-    said = (
-        f"Longest wait for a connection and for an answer; 0 waits for ever. Default {default_s}."
-    )
+    said = f"How long to wait for a connection and for an answer; 0: for ever. Default {default_s}."
     seconds = click.FloatRange(min=0)
     return click.option(
         "-t", "--timeout", metavar="SECS", type=seconds, default=float(default_s), help=said

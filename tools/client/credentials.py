@@ -119,27 +119,32 @@ def typed_password(user: str) -> str:
 
 _PATH = click.Path(path_type=Path)
 OPTIONS = (
-    click.option("--user", "login_user", help="Default guest, or $QPID_USER."),
+    click.option("--user", "login_user", help="User name. Default guest, or $QPID_USER."),
     click.option(
         "--password",
-        help="Default: of guest guest, or $QPID_PASSWORD; here everybody on this machine sees it. "
-        "For another user it is asked for at the terminal.",
+        help="Password. Default: $QPID_PASSWORD, or guest for the user guest; for any other user, "
+        "ask at the terminal. Every user of this machine can see it here.",
     ),
     click.option(
         "--password-file", type=_PATH, metavar="FILE",
-        help="Its first line is the password; or $QPID_PASSWORD_FILE.",
+        help="Read the password from the first line of FILE. Default $QPID_PASSWORD_FILE.",
     ),
     click.option(
         "--ssl-ca", type=_PATH, metavar="FILE",
-        help="Who may have signed the broker's certificate. Default $SSL_CERT_FILE, else "
-        "the authorities of the system.",
+        help="Authorities (PEM) that may sign the broker's certificate. Default $SSL_CERT_FILE, "
+        "else those of the system.",
     ),
-    click.option("--ssl-cert", type=_PATH, metavar="FILE", help="A certificate of yours."),
-    click.option("--ssl-key", type=_PATH, metavar="FILE", help="Its key, if in another file."),
+    click.option(
+        "--ssl-cert", type=_PATH, metavar="FILE",
+        help="Your certificate (PEM), if the broker asks for one.",
+    ),
+    click.option(
+        "--ssl-key", type=_PATH, metavar="FILE", help="Its private key, if in another file."
+    ),
     click.option(
         "--ssl-verify", type=click.Choice(VERIFY),
-        help="full: authority and name of the broker's certificate; ca: not the name; "
-        "none: any certificate, so anybody may answer in the broker's place. Default full.",
+        help="full: check the authority and the name of the broker's certificate; ca: the "
+        "authority only; none: accept any certificate, and so any impostor. Default full.",
     ),
 )  # fmt: skip
 """The options of which `taken` makes credentials."""

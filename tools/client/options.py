@@ -39,8 +39,8 @@ def with_connection(command: Command) -> Command:
     command = click.option("--history", metavar="DIR", help=histories.HELP)(command)
     return click.option(
         "--patience", default=60.0, type=click.FloatRange(min=0), metavar="SECS",
-        help="Give up when no broker can be reached for so long; a timeout of failover: counts "
-        "before it. Default 60.",
+        help="Give up after this long without a reachable broker; a timeout in failover: takes "
+        "precedence. Default 60.",
     )(with_credentials(command))  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def with_broker_argument(
             given[name] = given[name] if named_broker is None else named_broker
             return command(*args, **given)
 
-        said = f"The same as {name.upper()}, which stands behind all options."
+        said = f"The same as {name.upper()}, the last argument."
         option = click.option("--broker", "named_broker", metavar=name.upper(), cls=kind, help=said)
         argument = click.argument(name, default="localhost", envvar=BROKER_VARIABLE)
         return cast("Command", option(argument(merged)))

@@ -15,20 +15,20 @@ from tools.client.target_options import asked, with_broker_argument, with_json, 
 from tools.commands.qpid_cluster import parse_target
 
 EPILOG = """\
-MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672, or
-$QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
+MEMBER is a broker, [amqp[s]://][user/password@]host[:port] (default localhost:5672, or
+$QPID_BROKER), or a program that uses vsync as a library, by its manage= address: host:port or
 unix:/a/path.
 
-Members of a group are in order of seniority: the first has been there longest. Brokers are
-one group, named after the cluster: those that have its state.
+The members of a group are listed by seniority, the oldest first. The brokers that hold the
+cluster's state are one group, named after the cluster.
 
 \b
 Examples:
-  cpgtool                               the groups that localhost's broker knows
-  cpgtool unix:/run/shop.sock           the groups of a library program
-  cpgtool -n 127.0.0.1:5409             only the names
-  cpgtool -d : 127.0.0.1:5409           one line a member, fields separated by ':'
-  cpgtool --json 127.0.0.1:5409         one document for programs
+  cpgtool                               groups that localhost's broker knows
+  cpgtool unix:/run/shop.sock           groups of a library program
+  cpgtool -n 127.0.0.1:5409             only their names
+  cpgtool -d : 127.0.0.1:5409           one line per member, fields separated by ':'
+  cpgtool --json 127.0.0.1:5409         one JSON document, for programs
 
 Exit codes: 0 done, 1 no answer, or refused, 2 wrong usage.
 """

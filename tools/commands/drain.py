@@ -54,11 +54,11 @@ NO_CONSUME = "x-filter-no-consume"
 _INTERVAL = re.compile("[0-9]{1,9}[YMDhms]")
 EPILOG = """\b
 Examples:
-  Everything that comes, until Ctrl-C:
+  All messages, until Ctrl-C:
     drain -q work
 
 \b
-  What is there now, over a cluster, into a file:
+  The messages that are there now, from a cluster, into a file:
     drain -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --timeout 2 --output work.txt
 
 \b
@@ -66,21 +66,20 @@ Examples:
     drain -q work --count 1000 --unique --format json
 
 \b
-  What a stream has had in the last hour, without taking anything:
+  The last hour of a stream, which keeps its messages:
     drain -q log --offset 1h --timeout 2 --format json
 
 \b
-  What waits in a queue, without taking anything:
+  The messages waiting in a queue, without removing them:
     drain -q work --browse --timeout 1 --format json
 
-Formats: text writes the body and a newline; json writes one object a line, with body,
-message_id (null without one), redelivered, exchange, key, and of a stream the offset. Bytes
-of a body that are not UTF-8 stand there as \\udc80 to \\udcff
-(Python: .encode('utf-8', 'surrogateescape')).
+Formats: text writes the body and a newline; json writes one object per line: body, message_id (or
+null), redelivered, exchange, key, and for a stream the offset. Bytes of a body that are not UTF-8
+appear as \\udc80 to \\udcff (Python: .encode('utf-8', 'surrogateescape')).
 
 Exit codes: 0 done, 1 --count not reached before --timeout, 64 wrong usage, 66 no such queue,
-69 no broker reachable, 73 output or history not writable, 130 interrupted (what was written is
-acked).
+69 no broker reachable, 73 output or history not writable, 130 interrupted (written messages
+are acked).
 """
 
 
@@ -301,33 +300,36 @@ class Drain:
 )
 @with_brokers
 @click.option("-q", "--queue", required=True, help="The queue, which must exist; see --create.")
-@click.option("--create", is_flag=True, help="Make the queue, durable, when it is not there.")
+@click.option("--create", is_flag=True, help="Create the queue, durable, if it does not exist.")
 @click.option(
     "--offset",
     type=Offset(),
-    help="The queue is a stream: read it from here on and take nothing from it. first, last, next, "
-    "a number, 1h (an hour ago), or an instant, 2026-11-26T09:00:00+00:00.",
+    help="The queue is a stream: read it from this offset on, without removing anything: first, "
+    "last, next, a number, 1h (an hour ago), or a time, 2026-11-26T09:00:00+00:00.",
 )
 @click.option(
     "--browse",
     is_flag=True,
-    help="Look at what waits, and at what comes, and take nothing.",
+    help="Show waiting and arriving messages without removing any.",
 )
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
-@click.option("--unique", is_flag=True, help="Count each message id only once; write all the same.")
+@click.option(
+    "--unique", is_flag=True, help="Count each message id only once; write every message."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     metavar="SECS",
-    help="Stop when nothing has come for so long. Default: wait for ever.",
+    help="Stop after this long without a message. Default: wait for ever.",
 )
-@click.option("--output", metavar="F", help="Write to F, not stdout; what F held is replaced.")
+@click.option("--output", metavar="F", help="Write to F, which is overwritten, instead of stdout.")
 @click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="text")
 @click.option(
     "--ack/--no-ack",
     "acks",
     default=True,
-    help="--no-ack: the broker forgets a message as it sends it; one that is lost is lost.",
+    help="--no-ack: the broker deletes a message when it sends it, so a message lost on the way is "
+    "gone.",
 )
 @click.option(
     "--prefetch",

@@ -126,40 +126,40 @@ PROMPT_UPGRADE = (
     "Are you sure? [N]: "
 )
 EPILOG = """\
-BROKER is [amqp[s]://][user/password@]host[:port], default localhost:5672, or $QPID_BROKER; with
-amqps:// 5671. Any member will do, also as it is shown here (amqp:ssl:...), and of a list
-host:port,host:port or failover:(tcp://host:port,...) the first that can be reached. Without a user
-in it or in --user: QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the
-member's machine.
+BROKER is any member of the cluster, [amqp[s]://][user/password@]host[:port], or a list of members,
+host:port,host:port or failover:(tcp://host:port,...), of which the first reachable one is asked.
+Addresses as this command prints them (amqp:ssl:...) are accepted. Default localhost:5672 (amqps://:
+5671), or $QPID_BROKER. Without a user here or in --user: $QPID_USER and $QPID_PASSWORD, else guest,
+who may log in on the member's machine only.
 
 \b
 Examples:
-  qpid-cluster                          the cluster that localhost belongs to
-  qpid-cluster --json otherhost:5673    the same for programs
-  qpid-cluster host1,host2,host3        asked at the first of them that runs
-  qpid-cluster --ssl-ca ca.pem amqps://otherhost   over TLS, where there is no port without
-  qpid-cluster -C                       the clients of all members
-  qpid-cluster -d 10.0.0.7:41234        close the connection of this client
-  qpid-cluster --drain b                send b's clients away; b votes and replicates on
-  qpid-cluster --rebalance              after a rolling restart: even out who has which clients
-  qpid-cluster --await b otherhost      wait until b, which was started again, is ACTIVE
+  qpid-cluster                          show the cluster that localhost belongs to
+  qpid-cluster --json otherhost:5673    the same, for programs
+  qpid-cluster host1,host2,host3        ask the first of these that can be reached
+  qpid-cluster --ssl-ca ca.pem amqps://otherhost   over TLS
+  qpid-cluster -C                       show the clients of all members
+  qpid-cluster -d 10.0.0.7:41234        disconnect this client
+  qpid-cluster --drain b                disconnect b's clients; b still votes and replicates
+  qpid-cluster --rebalance              after a rolling restart: spread clients evenly
+  qpid-cluster --await b otherhost      wait until b, just restarted, is ACTIVE
   qpid-cluster -s b otherhost           stop the member with ID b
-  qpid-cluster -k --cluster-name shop   stop all members, stores clean, if it is this cluster
-  qpid-cluster -k -f                    the same of whichever it is, and no question
-  qpid-cluster --add-voter d            let d vote, which runs and is ACTIVE
-  qpid-cluster --replace-voter c d      d votes in the place of c, which is gone for good
-  qpid-cluster --set-votes a 2          a has two votes from now on
+  qpid-cluster -k --cluster-name shop   stop all members if the cluster has this name
+  qpid-cluster -k -f                    stop all members, without a question
+  qpid-cluster --add-voter d            make d, which is ACTIVE, a voter
+  qpid-cluster --replace-voter c d      make d a voter in place of c, which is gone for good
+  qpid-cluster --set-votes a 2          give a two votes
   qpid-cluster --diagnose report.tar.gz --data-dir /var/lib/qpidd --log-file /var/log/qpidd.log
 
-A member that is drained lets no client in until it is undrained or restarted. Refused, but with
---force, when no other member would take clients.
+A drained member accepts no clients until it is undrained or restarted. Draining the last member
+that accepts clients needs --force.
 
-A change of the voters is refused when two groups could act apart under the new set, when
-the members that are here could not make it durable, or while another one is under way.
-The command returns when the change is in force.
+A change of the voters is refused if it would let two groups act independently, if the running
+members could not make it durable, or while another change is under way. The command returns when
+the change is in force.
 
-Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
-1 failed, refused, canceled, or not ACTIVE, 2 wrong usage.
+Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER), 1 failed, refused,
+canceled, or not ACTIVE, 2 wrong usage.
 """
 
 
@@ -172,24 +172,37 @@ Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
     "-d", "--del-connection", "client", metavar="HOST:PORT", help="Disconnect one client."
 )
 @click.option("-n", "--numeric", is_flag=True, help="Do not look up the names of clients' hosts.")
-@click.option("--drain", "drained", metavar="ID", help="Send a member's clients away, for now.")
-@click.option("--undrain", "undrained", metavar="ID", help="Let it take clients again.")
 @click.option(
-    "--rebalance", "even_out", is_flag=True, help="Close what a member has beyond its share."
+    "--drain",
+    "drained",
+    metavar="ID",
+    help="Disconnect a member's clients and accept none, until --undrain or a restart.",
+)
+@click.option("--undrain", "undrained", metavar="ID", help="Let it accept clients again.")
+@click.option(
+    "--rebalance",
+    "even_out",
+    is_flag=True,
+    help="Disconnect clients from members that have more than their share.",
 )
 @click.option("--await", "awaited", metavar="ID", help="Wait until a member is ACTIVE.")
 @click.option("-s", "--stop", metavar="ID", help="Stop one member of the cluster by its ID.")
-@click.option("-k", "--all-stop", is_flag=True, help="Stop the whole cluster, stores clean.")
+@click.option(
+    "-k",
+    "--all-stop",
+    is_flag=True,
+    help="Stop all members of the cluster and mark their stores clean.",
+)
 @click.option(
     "--upgrade",
     is_flag=True,
-    help="After a rolling upgrade: switch on what all members can do now. There is no way back.",
+    help="After a rolling upgrade: enable what all members now support. This cannot be undone.",
 )
 @click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--cluster-name",
     metavar="NAME",
-    help="Do nothing unless BROKER is of this cluster.",
+    help="Do nothing unless BROKER belongs to this cluster.",
 )
 @with_timeout
 @with_credentials

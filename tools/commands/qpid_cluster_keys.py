@@ -41,20 +41,20 @@ Examples:
           --cluster-allow keys/public ...
 
 \b
-  On three machines: make all keys in one place, copy keys/public/ to every member, and each
-  secret file to its member only, by a way that nobody can listen to.
+  On three machines: create all keys in one place, then copy keys/public/ to every member, and
+  each secret file to its own member only, over a secure channel.
 
 \b
   A new key for one member, while the cluster runs:
     qpid-cluster-keys --renew keys 10.0.0.1:25672
-    copy the new keys/public/*.key to every member's --cluster-allow (no restart: it is read
-    again when it changes); restart 10.0.0.1:25672 with the new --cluster-key; when it is back,
-    delete the old public file everywhere.
+    Copy the new keys/public/*.key to every member's --cluster-allow (no restart: the directory
+    is read again when it changes). Restart 10.0.0.1:25672 with the new --cluster-key. When it
+    is back, delete its old public file everywhere.
 
 \b
   To shut a member out for good: delete its public files at every other member.
 
-Exit codes: 0 done, 1 there are keys already, 64 bad usage, 73 DIR cannot be written.
+Exit codes: 0 done, 1 keys exist already, 64 bad usage, 73 DIR cannot be written.
 """
 
 
@@ -63,7 +63,7 @@ Exit codes: 0 done, 1 there are keys already, 64 bad usage, 73 DIR cannot be wri
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--renew", is_flag=True, help="Make another key for members that have one.")
+@click.option("--renew", is_flag=True, help="Replace the keys of members that have one.")
 @click.argument("directory", metavar="DIR")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @with_version

@@ -46,38 +46,37 @@ MEANING = {
 EPILOG = """\b
 What is shown:
   marker      empty, dirty, clean, joining, inconsistent or backup
-  cluster id  stores of another id are of another cluster
-  epoch       of the last primary view whose state is here
-  position    the last command whose effect is here
-  digest      of the whole history up to there: equal at equal positions
-  voters      whose majority a cluster needs
+  cluster id  stores with different ids belong to different clusters
+  epoch       the last primary view that this state includes
+  position    the last command that this state includes
+  digest      hash of the history up to that position: the same in stores that agree
+  voters      the members of which a majority must be present
   quarantine  commands that this member could not execute, and where the evidence is
 
-A cluster that lost power comes back by itself as soon as a majority of its voters is back,
-whatever the markers say; -c is not needed for that. When a majority is lost FOR GOOD, show
-all stores that are left, choose the one with the highest epoch and in it the highest
-position (--compare says which), give it -c --sole-voter, and start its broker first; the
-others join it. It asks first whether the others are gone for good, but with -f. What only the
+After a power failure a cluster comes back by itself as soon as a majority of its voters is back,
+whatever the markers say; -c is not needed for that. If a majority is lost FOR GOOD, inspect all
+remaining stores, choose the one with the highest epoch and, within it, the highest position
+(--compare tells which), run -c --sole-voter on it, and start its broker first; the others join
+it. The command asks whether the others are gone for good, unless -f is given. Whatever only the
 lost stores held is lost. Never do this to two stores of one cluster, or while the others may
 still run: there would be two clusters.
 
--c raises the incarnation, and the store's note records what was declared, for good. It
-refuses while a broker uses the store, and for a store that is empty or half received.
+-c raises the incarnation and records the declaration in the store's note for good. It is refused
+while a broker uses the store, and for a store that is empty or only partly received.
 
-A store that was replaced is kept as DIR/_cluster.bak.NNNN. --restore NNNN puts it back, and sets
-the present one aside under the next number, so that this can be undone. A state of the past
-may lack what its member confirmed since: it has no vote, and among others its member is
-filled by them, until -c declares that it is the one to keep.
+A replaced store is kept as DIR/_cluster.bak.NNNN. --restore NNNN puts it back and keeps the
+present one under the next number, so a restore can be undone. An old state may lack messages that
+its member has confirmed since. So it has no vote, and other members bring it up to date, until -c
+declares it the one to keep.
 
---backup copies the store at one position, also while the broker runs; --restore-as makes a new
-cluster of such a copy, with a cluster id of its own, whose first member may start at once.
+--backup copies the store at one position, even while the broker runs. --restore-as makes a new
+cluster, with its own cluster id, from such a copy; its first member can start at once.
 
-A command that stops its member is quarantined: it is not executed again from this store, and
-the member takes the state of another one that could. Only when NO member can execute it,
-stop all, and give every store --skip-quarantined: the command gets the outcome 541 and changes
-nothing, at all members alike; the note records it, for good. After the cause is mended (more
-memory, say), --retry-quarantined executes it once more. A broker of another release tries by
-itself.
+A command that crashes its member is quarantined: this store never executes it again, and the member
+takes the state of a member that could execute it. Only if NO member can: stop all members and run
+--skip-quarantined on every store. The command then has the outcome 541 and changes nothing, on all
+members alike; the note records this for good. Once the cause is removed (by more memory, for
+instance), --retry-quarantined executes it once more. A broker of another release retries by itself.
 
 \b
 Examples:
@@ -95,30 +94,33 @@ Exit status:
   0  done
   1  refused, canceled, or the directory cannot be written
   2  wrong usage
-  3  there is no store, or no such backup
-  4  there is one, but it is damaged, of another format or something else
+  3  no store, or no such backup
+  4  the store is damaged, of another format, or not a store
   5  a broker uses the store
 """
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("-c", "--mark-clean", is_flag=True, help="Declare this store to be the one to keep.")
 @click.option(
-    "--sole-voter", is_flag=True, help="With -c: its member needs no other voter from now on."
+    "-c",
+    "--mark-clean",
+    is_flag=True,
+    help="Declare this store to be the one to keep (mark it clean).",
 )
+@click.option("--sole-voter", is_flag=True, help="With -c: make its member the only voter.")
 @with_backup_options
 @click.option(
     "--skip-quarantined",
     "word",
     flag_value="skip",
-    help="Declare that commands which no member can execute changed nothing.",
+    help="Skip commands that no member can execute, as if they changed nothing.",
 )
 @click.option(
     "--retry-quarantined",
     "word",
     flag_value="retry",
-    help="Let the next start execute such commands once more.",
+    help="Let the next start try such commands once more.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @with_version

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     default="local[*]",
     show_default=True,
     metavar="URL",
-    help="Where Spark runs: local[N] for N cores here, or the master of a Spark cluster "
-    "that sees the same directories.  Logs of less than 12 million rows (moves, commands and "
-    "what clients did: some 120 MB) need no Spark unless this is given.",
+    help="Where Spark runs: local[N] for N cores here, or the master of a Spark cluster that can "
+    "read the same directories.  Logs of less than 12 million rows (moves, commands and "
+    "client operations: some 120 MB) are checked without Spark unless this is given.",
 )
 @click.option(
     "--html",
@@ -60,17 +60,17 @@ if TYPE_CHECKING:
 @click.option(
     "--fast",
     is_flag=True,
-    help="Only compare what closed segments say at their ends; no Spark, no proof.",
+    help="Only compare the ends of closed segments: no Spark, no proof.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Go on with what live members write, tell each finding as it shows, until Ctrl-C.",
+    help="Keep checking what live members write, and report each finding at once, until Ctrl-C.",
 )
 @click.option(
     "--alert-command",
     metavar="COMMAND",
-    help="With --follow: run this for each finding, with the finding as JSON at standard input.",
+    help="With --follow: run this for each finding, with the finding as JSON on standard input.",
 )
 @click.option(
     "--alert-url", metavar="URL", help="With --follow: POST each finding as JSON to this URL."
@@ -78,33 +78,33 @@ if TYPE_CHECKING:
 @click.option(
     "--metrics-port",
     metavar="[HOST:]PORT",
-    help="With --follow: serve metrics for Prometheus there, at /metrics.  "
-    "Without a HOST for this machine only.",
+    help="With --follow: serve Prometheus metrics at this address, path /metrics.  Without HOST: "
+    "to this machine only.",
 )
 @click.option(
     "--since",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Begin from the verified point in this file: leave out the segments that it settled.",
+    help="Start from the verified point in this file: skip the segments that it covers.",
 )
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="When consistent, write the verified point to this file, for --since.",
+    help="If the logs are consistent, write the verified point to this file, for --since.",
 )
 @click.option(
     "--replay",
     type=click.Choice(("sources", "all")),
     default="sources",
     show_default=True,
-    help="Check the moves of messages, and make them again in a second model of queues: those of "
-    "each position once, as one member logged them; or those of all members' logs.",
+    help="Check the moves of messages and replay them in a second model of queues: for each "
+    "position from one member's log (sources), or from every member's log (all).",
 )
 @click.option(
     "--export",
     type=click.Path(file_okay=False, path_type=Path),
     help="Also write the records of closed segments as Parquet to this new directory.",
 )
-@click.option("--verbose", is_flag=True, help="Show what Spark has to say.")
+@click.option("--verbose", is_flag=True, help="Show Spark's own messages.")
 @with_version
 def main(
     logdir: tuple[Path, ...],
@@ -120,11 +120,11 @@ def main(
     verbose: bool,
     **outlets: str | None,
 ) -> None:
-    """Check the member logs in and below LOGDIR... against what the cluster promises.
+    """Check the member logs in and below LOGDIR... against the cluster's guarantees.
 
-    Each member writes what it applied, confirmed and saw of the others to DATA-DIR/memberlog.
-    Name these directories of ALL members here, of dead, ejected and running ones too, and those
-    of clients that kept a history (spout --history DIR).
+    Each member records what it applied, confirmed and saw of the others in DATA-DIR/memberlog.
+    Give these directories of ALL members, including dead, ejected and running ones, and the
+    directories of client histories (spout --history DIR).
 
     \b
     What is checked (numbers as in docs/GUARANTEES.md):
@@ -157,20 +157,20 @@ def main(
     Exit status:
       0  consistent
       1  not consistent: each finding names the promise, member and position
-      2  no verdict: logs empty, unreadable, of another version or of several
+      2  no verdict: logs are empty, unreadable, of another version or of several
          clusters; or pyspark is missing: pip install 'qpid-cluster-py[verify]'
       130, 143  ended by Ctrl-C or SIGTERM before there was a verdict
 
     \b
     With --follow, until Ctrl-C or SIGTERM (--json: one JSON document a line):
       0  consistent in all that every live member has shown
-      1  not consistent: each finding was reported as it showed
+      1  not consistent: each finding was reported at once
       2  no verdict: as above, or no member of a primary view has shown a batch
 
     \b
-    With --fast, which reads a few KiB of each segment and proves nothing of the rest:
+    With --fast, which reads a few KiB of each segment and proves nothing about the rest:
       0  the ends agree; nothing in between was read
-      1  the ends differ: named, with the command for the full check
+      1  the ends differ: they are named, with the command for the full check
       2  no verdict: as above, or no two members recorded the same position
     """
     _check_mixture(fast, follow, (html, save, export, fast and since), outlets)

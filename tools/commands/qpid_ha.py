@@ -45,24 +45,24 @@ EPILOG = """\b
 Commands:
   status               print the role of BROKER: standalone, joining, catchup, ready,
                        recovering or active
-  status --expect S    print nothing; the exit code says whether that is its role
-  status --is-primary  the same for whether it takes clients: active, or recovering
-  status --all         the role of each member of its cluster, one a line
-  ping                 print nothing; the exit code says whether BROKER answers
-  ready                the same for whether it is a backup that could be promoted
+  status --expect S    print nothing; exit 0 if this is its role
+  status --is-primary  print nothing; exit 0 if it accepts clients (active, or recovering)
+  status --all         print the role of each member of its cluster, one per line
+  ping                 print nothing; exit 0 if BROKER answers
+  ready                print nothing; exit 0 if BROKER is a backup that could be promoted
   promote              make BROKER, which must be ready, the active member
-  passive              in a pair: force BROKER, which must be active, to leave its clients to
-                       the other one
-  query                its role, id, cluster and addresses; --all: those of each member
-  replicate QUEUE URL  keep QUEUE here the same as QUEUE of a broker that is not in the
-                       cluster, URL amqp[s]://[user:password@]host[:port][/vhost]; nobody
-                       consumes from it until:
-  replicate QUEUE --stop   it is a queue of its own, with all that it holds
-  replicate            list the queues that are kept so, and how far each is
+  passive              in a pair: make BROKER, which must be active, hand its clients to the
+                       other member
+  query                print its role, id, cluster and addresses; --all: of each member
+  replicate QUEUE URL  make QUEUE here a replica of QUEUE at a broker outside the cluster, URL
+                       amqp[s]://[user:password@]host[:port][/vhost]; a replica has no consumers
+  replicate QUEUE --stop   make the replica an independent queue, with all its messages
+  replicate            list the replicas, and how far each has come
 
 promote is for clusters whose members run with --ha-promotion manual, where a resource manager or
-an operator decides. It is refused while another member is active: stop that one, or have it give
-the role up by qpid-cluster --drain. Of two that are promoted at the same time one is.
+an operator decides. It is refused while another member is active: stop that member, or make it give
+up the role with qpid-cluster --drain. If two members are promoted at the same time, one of them
+becomes active.
 
 \b
 Examples:
@@ -86,24 +86,41 @@ OF_ONE = ("ping", "ready", "promote", "passive")
 @click.option(
     "-b", "--broker", metavar="BROKER", default="localhost", envvar=BROKER_VARIABLE,
     cls=BrokerOption,
-    help="[amqp[s]://][user/password@]host[:port], or for what is not about one broker a list "
-    "host:port,host:port. Default localhost:5672, or $QPID_BROKER.",
+    help="[amqp[s]://][user/password@]host[:port]; a list host:port,host:port for commands that "
+    "are not about one broker. Default localhost:5672, or $QPID_BROKER.",
 )  # fmt: skip
-@click.option("-a", "--all", "everywhere", is_flag=True, help="For status, query: each member.")
 @click.option(
-    "--expect", metavar="ROLE", type=click.Choice(ROLES), help="For status: exit 0 if this is it."
-)
-@click.option("--is-primary", is_flag=True, help="For status: exit 0 if it takes clients.")
-@click.option(
-    "--cluster-manager", is_flag=True, help="Taken for Qpid's sake: promote is safe for everybody."
-)
-@click.option("--stop", is_flag=True, help="For replicate: make it a queue of its own.")
-@click.option("--vhost", default="/", help="For replicate: of the queue here. Default /.")
-@click.option(
-    "--source", metavar="QUEUE", help="For replicate: the name at the other broker, if another."
+    "-a", "--all", "everywhere", is_flag=True, help="For status and query: show every member."
 )
 @click.option(
-    "--arguments", metavar="JSON", help="For replicate: arguments of the queue, if it is new here."
+    "--expect",
+    metavar="ROLE",
+    type=click.Choice(ROLES),
+    help="For status: exit 0 if the broker has this role.",
+)
+@click.option(
+    "--is-primary", is_flag=True, help="For status: exit 0 if the broker accepts clients."
+)
+@click.option(
+    "--cluster-manager",
+    is_flag=True,
+    help="Accepted for compatibility with Qpid: promote is safe for everybody.",
+)
+@click.option(
+    "--stop", is_flag=True, help="For replicate: stop replicating; the queue becomes independent."
+)
+@click.option(
+    "--vhost", default="/", help="For replicate: virtual host of the queue here. Default /."
+)
+@click.option(
+    "--source",
+    metavar="QUEUE",
+    help="For replicate: name of the queue at the other broker, if it differs.",
+)
+@click.option(
+    "--arguments",
+    metavar="JSON",
+    help="For replicate: arguments of the queue, if it does not exist here yet.",
 )
 @with_timeout
 @with_credentials

@@ -25,11 +25,11 @@ SHOVEL_COMMAND = (sys.executable, "-P", "-m", "tools.shovel")
 """How a shovel is started; -P: nothing of the working directory is taken for it."""
 EPILOG = """\b
 Examples:
-  A broker on its own, messages in memory only:
+  A stand-alone broker, messages in memory only:
     qpidd
 
 \b
-  Three members on one machine that wait for each other at first start:
+  Three members on one machine, which wait for each other at first start:
     qpidd --cluster-name shop --cluster-size 3 --port 5672 --data-dir /var/tmp/a \\
           --cluster-bind 127.0.0.1:25672 \\
           --cluster-nodes 127.0.0.1:25672,127.0.0.1:25673,127.0.0.1:25674
@@ -40,20 +40,20 @@ Examples:
     qpidd --config conf/member-a.conf --log-level debug
 
 \b
-  Two members, and a third process that only votes, so that either member goes on alone:
+  Two members and a third process that only votes, so that either member can continue alone:
     qpidd --cluster-name pair --cluster-size 2 --port 5672 --data-dir /var/tmp/a \\
           --cluster-bind 127.0.0.1:25672 --cluster-arbitrator 127.0.0.1:25674 \\
           --cluster-nodes 127.0.0.1:25672,127.0.0.1:25673,127.0.0.1:25674
     (the second: --port 5673, bind 25673; the arbitrator: bind 25674, the rest the same)
 
-Which groups of members may act is decided by votes: more than half of them, or half with the
-tie breaker. Members remember the voter set of their cluster; these options form it at first start,
-must not contradict it later (both values are named), and it is changed by qpid-cluster. Options
-under which two groups could act apart are refused with the two groups.
+Votes decide which group of members may act: one with more than half of the votes, or with half of
+them and the tie breaker. These options form the voter set at the first start. Members remember it;
+later the options must not contradict it (the error names both values), and qpid-cluster changes it.
+Options under which two groups could act independently are refused, and the error names the groups.
 
-Every option may also stand in the file given by --config, as `name = value`, or in
-the environment, as QPIDD_NAME (QPIDD_CLUSTER_NAME, QPIDD_PORT ...). The command line
-wins over the environment, the environment over the file.
+Every option may also be set in the file given by --config, as `name = value`, or in the
+environment, as QPIDD_NAME (QPIDD_CLUSTER_NAME, QPIDD_PORT ...). The command line takes precedence
+over the environment, and the environment over the file.
 
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
 70 internal error, 71 clock too far off, 72 no space on the disk, 73 data directory not writable,
@@ -98,9 +98,9 @@ class InSections(OptionsInSections):
 @click.option(
     "--truncate",
     is_flag=True,
-    help="Start with an empty store; the present one is kept as DIR/_cluster.bak.NNNN. Among other "
-    "members this one is filled by them. On the command line only: in a file it would do so at "
-    "each start.",
+    help="Start with an empty store, which the other members fill; the present store is kept as "
+    "DIR/_cluster.bak.NNNN. On the command line only: in an option file it would apply to "
+    "every start.",
 )
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")
 @with_version

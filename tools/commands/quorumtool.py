@@ -21,22 +21,22 @@ from tools.commands.qpid_cluster import parse_target
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
 MARKS = {"away": ".", "joins": "+", "here": "#"}
 EPILOG = """\
-MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672, or
-$QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
+MEMBER is a broker, [amqp[s]://][user/password@]host[:port] (default localhost:5672, or
+$QPID_BROKER), or a program that uses vsync as a library, by its manage= address: host:port or
 unix:/a/path.
 
 \b
--m draws one line whenever something changed, a column for each voter: # is here, . is not,
-+ is here and has no vote, as it gets the state first.
+-m prints a line at each change, with a column for each voter: # is present, . is absent,
++ is present but has no vote yet, since it still receives the state.
   12:00:01  quorate      3/2  # # #  ring 4.a
   12:00:31  NOT QUORATE  1/2  # . .  ring 6.a  1 of 3 voters here, 2 needed; missing: b, c
 
 \b
 Examples:
-  quorumtool                            the status of localhost's broker
-  quorumtool -m otherhost:5673          watch it until interrupted
-  quorumtool -l unix:/run/shop.sock     the list of voters only, of a library program
-  quorumtool --json || page-somebody    for programs; the exit code says it all
+  quorumtool                            show the status of localhost's broker
+  quorumtool -m otherhost:5673          watch until interrupted
+  quorumtool -l unix:/run/shop.sock     list the voters of a library program
+  quorumtool --json || page-somebody    for programs: the exit code is the answer
 
 Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
 """
@@ -54,7 +54,7 @@ Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
 )  # fmt: skip
 @click.option(
     "-c", "--count", metavar="N", type=click.IntRange(min=1),
-    help="With -m: ask N times, then end. Default: until interrupted.",
+    help="With -m: ask N times, then stop. Default: until interrupted.",
 )  # fmt: skip
 @with_json
 @with_timeout

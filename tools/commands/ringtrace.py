@@ -24,26 +24,26 @@ from tools.commands.qpid_cluster import parse_target
 from vsync.totem.trace import KINDS
 
 EPILOG = """\
-FILE is what a member wrote: qpidd --trace FILE, or Cluster(..., trace=FILE). Several members'
-files are merged by time, and FILE.1, the older half, is read first.
+FILE is the trace of a member: qpidd --trace FILE, or Cluster(..., trace=FILE). The files of several
+members are merged by time. FILE.1, the older half of a trace, is read first.
 
 \b
 --views draws a column for each member instead of the records:
-  a number  it is in the ring of this number      ?  it looks for a ring
-  !         it forms one                          .  it left, or has not begun
+  a number  in the ring with this number      ?  looking for a ring
+  !         forming one                       .  left, or not started yet
 
 \b
 Examples:
   ringtrace a.trace b.trace c.trace           all records of three members, by time
   ringtrace --views *.trace                   who was in which ring, and why it changed
   ringtrace -k view,drop -m a *.trace         only some kinds, of one member
-  ringtrace -r 4.a --since 12:00:05 *.trace   what names this ring, from then on
+  ringtrace -r 4.a --since 12:00:05 *.trace   records that name this ring, from then on
   ringtrace -f /var/lib/shop/ring.trace       follow what is being written
-  ringtrace --on otherhost:5673               let a running member begin (--off: end)
-  ringtrace --off --broker host1,host2        the same of several, by their client ports
-  ringtrace --kinds                           what kinds of records there are
+  ringtrace --on otherhost:5673               start the trace of a running member (--off: stop)
+  ringtrace --off --broker host1,host2        the same for several members
+  ringtrace --kinds                           explain the kinds of records
 
-Exit codes: 0 done, 1 cannot be read, or refused, 2 wrong usage.
+Exit codes: 0 done, 1 unreadable, or refused, 2 wrong usage.
 """
 POLL_S = 0.2
 MARKS = {"gather": "?", "commit": "!", "recovery": "!", "left": ".", "idle": "."}
@@ -85,18 +85,18 @@ class Chosen(NamedTuple):
 )
 @click.option("-k", "--kind", default="", metavar="KIND,...", help="Only records of these kinds.")
 @click.option("-m", "--member", default="", metavar="NAME,...", help="Only of these members.")
-@click.option("-r", "--ring", default="", metavar="RING", help="Only what names this ring.")
+@click.option("-r", "--ring", default="", metavar="RING", help="Only records that name this ring.")
 @click.option("--since", default="", metavar="HH:MM:SS", help="Only from this time of day on.")
 @click.option("--views", is_flag=True, help="Draw who was in which ring over time.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Keep showing what is written from now on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the records as JSON, one a line.")
-@click.option("--kinds", is_flag=True, help="Explain the kinds of records, and end.")
+@click.option("--kinds", is_flag=True, help="Explain the kinds of records, and exit.")
 @click.option("--on", "switch", flag_value="on", help="Switch the trace of a running member on.")
 @click.option("--off", "switch", flag_value="off", help="Switch it off.")
 @click.option(
     "--broker", metavar="MEMBER,...", cls=BrokerOption,
-    help="With --on and --off: the same as MEMBER, which may be a list as well. Default "
-    "localhost, or $QPID_BROKER.",
+    help="With --on and --off: the same as MEMBER; may be a list. Default localhost, or "
+    "$QPID_BROKER.",
 )  # fmt: skip
 @with_credentials
 @click.argument("files", nargs=-1, metavar="FILE... | MEMBER")

@@ -48,20 +48,20 @@ Examples:
     spout -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --file access.log --sequence
 
 \b
-  Over TLS, as another user whose password is in a file that only its owner can read:
+  Over TLS, as another user, with the password in a file that only its owner can read:
     spout -b amqps://10.0.0.1,10.0.0.2 --user ada --password-file ~/.ada --ssl-ca ca.pem -q work
 
 \b
-  The same, and each line is in the queue once, whatever brokers are lost on the way:
+  Each line is in the queue exactly once, whatever brokers fail on the way:
     spout -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --file access.log --once
 
 \b
-  To an exchange, not surviving a cold start, with a summary for a script:
+  To an exchange, as transient messages, with a summary for a script:
     tail -f app.log | spout -e logs -k web.info --transient --json
 
-When the broker is lost, spout connects to the next one of the list and sends again, in order,
-what was not confirmed. What the lost broker had stored without being able to say so is then in
-the queue twice, unless the brokers know it again (--once).
+When the broker is lost, spout connects to the next one in the list and sends the unconfirmed
+messages again, in order. A message that the lost broker had stored but not confirmed is then in the
+queue twice, unless --once lets the brokers recognize it.
 
 Exit codes: 0 every line confirmed, 1 some refused or unroutable, 64 wrong usage,
 66 input not readable, 69 no broker reachable, 73 history not writable, 130 interrupted.
@@ -294,7 +294,9 @@ class Spout:
     context_settings={"help_option_names": ["-h", "--help"], "allow_extra_args": True},
 )  # fmt: skip
 @with_brokers
-@click.option("-q", "--queue", help="Publish to this queue; it is made, durable, when not there.")
+@click.option(
+    "-q", "--queue", help="Publish to this queue; create it, durable, if it does not exist."
+)
 @click.option("-e", "--exchange", help="Publish to this exchange, which must exist.")
 @click.option("-k", "--key", default="", help="The routing key for --exchange.")
 @click.option(

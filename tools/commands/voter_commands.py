@@ -22,20 +22,20 @@ class Change:
 
 
 with_voter_options = together(
-    click.option("--add-voter", metavar="ID", help="Let a member vote that is ACTIVE."),
+    click.option("--add-voter", metavar="ID", help="Make an ACTIVE member a voter."),
     click.option(
-        "--remove-voter", metavar="ID", help="Let a member vote no longer, here or gone."
+        "--remove-voter", metavar="ID", help="Remove a voter, whether it is running or gone."
     ),
     click.option(
         "--replace-voter", nargs=2, metavar="OLD NEW",
-        help="Let NEW, which is ACTIVE, vote in the place of OLD, here or gone.",
+        help="Make NEW, which must be ACTIVE, a voter in place of OLD, running or gone.",
     ),
     click.option(
         "--set-votes", nargs=2, metavar="ID N", help="Give a voter N votes.",
     ),
     click.option(
         "--expected-votes", metavar="N",
-        help="Count the quorum from N votes; 0: from all that there are.",
+        help="Compute the quorum from N votes; 0: from the sum of all votes.",
     ),
 )  # fmt: skip
 

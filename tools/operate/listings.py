@@ -237,7 +237,7 @@ LISTINGS: dict[str, Listing] = {
             "queue", "vhost", "state", "level", "behind", "node", "timestamp", "reason",
             "forwarded", "src_uri", "src_queue",
         ),
-        per_vhost=False, help="Queues that are kept the same as ones elsewhere.",
+        per_vhost=False, help="Queues that are replicas of queues elsewhere.",
     ),
     "list_global_parameters": Listing(
         "global-parameters", ("name", "value"), fields("name", "value"), per_vhost=False,

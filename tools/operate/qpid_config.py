@@ -26,9 +26,9 @@ from tools.operate.target import answered, api_of, epilog, with_target
 
 EXAMPLES = """\b
 Examples:
-  qpid-config                                      how many queues and exchanges there are
-  qpid-config queues                               the queues
-  qpid-config -r queues 'orders*'                  those with such names, and their bindings
+  qpid-config                                      count queues and exchanges
+  qpid-config queues                               list the queues
+  qpid-config -r queues 'orders*'                  list queues by name, with their bindings
   qpid-config add queue orders --durable --max-queue-count 1000 --limit-policy ring
   qpid-config add queue prices --durable --lvq-key ticker
   qpid-config add queue orders --durable --group-header customer --shared-groups
@@ -38,8 +38,8 @@ Examples:
   qpid-config unbind events orders 'order.#'
   qpid-config del queue orders --force
 
-A queue that is not empty or in use is deleted only with --force. Options of the original that have
-no meaning here are refused with the reason.
+A queue that is in use or not empty is deleted only with --force. Options of Qpid's command that
+have no meaning here are refused with the reason.
 """
 OVERFLOW = {
     "none": None,
@@ -77,8 +77,8 @@ def refuse(given: dict[str, object]) -> None:
 )
 @click.option("-a", "--broker-addr", "addressed", metavar="BROKER", help="The same as --broker.")
 @click.option("-r", "--recursive", "-b", "--bindings", "bindings", is_flag=True,
-              help="Show bindings in lists; the broker is named by -a.")  # fmt: skip
-@click.option("-V", "--vhost", default="/", help='The virtual host; "/" unless given.')
+              help="Show bindings in lists. (The broker is given by -a.)")  # fmt: skip
+@click.option("-V", "--vhost", default="/", help="The virtual host. Default /.")
 @click.option("--json", "as_json", is_flag=True, help="Print lists as one JSON document.")
 @with_target
 @with_version
@@ -188,28 +188,34 @@ REPLICATE = click.option(
     "--replicate",
     type=click.Choice(["none", "configuration", "all"]),
     expose_value=False,
-    help="Taken, without effect: everything is at every member, messages too.",
+    help="Accepted without effect: every member holds everything, messages too.",
 )
 ARGUMENT = click.option(
     "--argument", "arguments", multiple=True, metavar="NAME=VALUE",
-    help="A further argument of the declaration; may be given again.",
+    help="A further argument of the declaration; may be repeated.",
 )  # fmt: skip
 
 
 @add.command(name="queue")
 @click.argument("name")
-@click.option("--durable", is_flag=True, help="Outlives a restart of all members.")
+@click.option("--durable", is_flag=True, help="Survives a restart of all members.")
 @click.option("--auto-delete", is_flag=True, help="Deleted when its last consumer is gone.")
-@click.option("--max-queue-size", type=click.IntRange(min=0), help="Bytes of bodies at most.")
-@click.option("--max-queue-count", type=click.IntRange(min=0), help="Messages at most.")
+@click.option(
+    "--max-queue-size", type=click.IntRange(min=0), help="Limit in bytes of message bodies."
+)
+@click.option("--max-queue-count", type=click.IntRange(min=0), help="Limit in messages.")
 @click.option(
     "--limit-policy",
     type=click.Choice([*OVERFLOW]),
-    help="What happens at a limit: reject the new message (unless given), drop the oldest (ring), "
-    "or nothing, as long queues go to disk by themselves (flow-to-disk).",
+    help="At a limit: reject the new message (the default), drop the oldest (ring), or nothing "
+    "(flow-to-disk), since long queues go to disk by themselves.",
 )
-@click.option("--alternate-exchange", metavar="NAME", help="Where dead messages go.")
-@click.option("--cluster-durable", is_flag=True, help="Taken: every queue is at every member.")
+@click.option("--alternate-exchange", metavar="NAME", help="Exchange for dead messages.")
+@click.option(
+    "--cluster-durable",
+    is_flag=True,
+    help="Accepted without effect: every queue is on every member.",
+)
 @REPLICATE
 @click.option("--file-size", type=int, hidden=True)
 @click.option("--file-count", type=int, hidden=True)
@@ -219,17 +225,18 @@ ARGUMENT = click.option(
 @click.option(
     "--lvq-key",
     metavar="HEADER",
-    help="A last-value queue: of messages with the same HEADER only the newest waits.",
+    help="A last-value queue: keep only the newest message for each value of HEADER.",
 )
 @click.option(
     "--group-header",
     metavar="HEADER",
-    help="Messages with the same HEADER are a group, which stays with one consumer while it lives.",
+    help="Messages with the same value of HEADER form a group, which stays with one consumer as "
+    "long as that consumes.",
 )
 @click.option(
     "--shared-groups",
     is_flag=True,
-    help="With --group-header: a group is free when no consumer holds any of it.",
+    help="With --group-header: a group is free when no consumer holds any of its messages.",
 )
 @click.option("--generate-queue-events", type=int, hidden=True)
 @ARGUMENT
@@ -310,9 +317,11 @@ KINDS = (
 @add.command(name="exchange")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
-@click.option("--durable", is_flag=True, help="Outlives a restart of all members.")
+@click.option("--durable", is_flag=True, help="Survives a restart of all members.")
 @click.option("--auto-delete", is_flag=True, help="Deleted when its last binding is gone.")
-@click.option("--alternate-exchange", metavar="NAME", help="Where it sends what it cannot route.")
+@click.option(
+    "--alternate-exchange", metavar="NAME", help="Exchange for messages that it cannot route."
+)
 @REPLICATE
 @click.option("--sequence", "msg_sequence", is_flag=True, hidden=True)
 @click.option("--ive", is_flag=True, hidden=True)
@@ -341,9 +350,9 @@ def delete() -> None:
 
 @delete.command(name="queue")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also when it is used and not empty.")
-@click.option("--force-if-used", is_flag=True, help="Also when it is used.")
-@click.option("--force-if-not-empty", is_flag=True, help="Also when it is not empty.")
+@click.option("--force", is_flag=True, help="Even if it is in use and not empty.")
+@click.option("--force-if-used", is_flag=True, help="Even if it is in use.")
+@click.option("--force-if-not-empty", is_flag=True, help="Even if it is not empty.")
 @click.pass_context
 def delete_queue(
     ctx: click.Context, /, name: str, force: bool, force_if_used: bool, force_if_not_empty: bool

@@ -19,13 +19,13 @@ from tools.operate.target import answered, api_of, epilog, note, with_timeout
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EXAMPLES = """\
-Two kinds of addresses: the cluster that runs the route is asked at its management API
-(host:15672), and reaches the other one at its port for AMQP (host:5672), with the user that stands
-before it: user/password@host, or amqps://user:password@host?cacertfile=FILE. The destination runs
-a route and pulls; with --src-local the source runs it and pushes, and the kinds change places.
+There are two kinds of addresses. The cluster that runs the route is given by its management API
+(host:15672). It connects to the other cluster's AMQP port (host:5672) as the user in that address:
+user/password@host, or amqps://user:password@host?cacertfile=FILE. By default the destination runs
+the route and pulls; with --src-local the source runs it and pushes, and the addresses swap kinds.
 
 \b
-Examples: 'news' of far comes to near as far as it is bound there, and all of 'logs'
+Examples: near pulls from far what it has bindings for in 'news', and everything in 'logs'
   qpid-route dynamic add near link/secret@far news
   qpid-route route add near link/secret@far logs '#'
   qpid-route route list near
@@ -33,13 +33,13 @@ Examples: 'news' of far comes to near as far as it is bound there, and all of 'l
   qpid-route -e dynamic del near far news
 
 \b
-near pushes: what is published to its exchange 'orders' by eu.#, and all of its queue 'work'
+near pushes messages that match eu.# in its exchange 'orders', and all of its queue 'work'
   qpid-route -s route add link/secret@far near orders 'eu.#'
   qpid-route -s queue add link/secret@far near orders work
 
-What is made are federation upstreams, policies and shovels whose names begin with 'qpid-route';
-qpidctl federation_status and shovel_status show them too. All definitions are durable. A tag
-and an exclude-list are not needed: links find loops by the names of clusters.
+Routes are made of federation upstreams, policies and shovels whose names begin with 'qpid-route';
+qpidctl federation_status and shovel_status show them, too. All definitions are durable. Tags and
+exclude-lists are not needed: links detect loops by the names of clusters.
 """
 MECHANISMS = {"PLAIN": "", "EXTERNAL": "auth_mechanism=external"}
 
@@ -49,21 +49,28 @@ MECHANISMS = {"PLAIN": "", "EXTERNAL": "auth_mechanism=external"}
     epilog=EXAMPLES + epilog("qpid-route"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("-V", "--vhost", default="/", help='The virtual host of the cluster; "/" as a rule.')
-@click.option("-s", "--src-local", is_flag=True, help="The source broker pushes; as a rule the "
-              "destination pulls.")  # fmt: skip
+@click.option("-V", "--vhost", default="/", help="The virtual host of the cluster. Default /.")
+@click.option("-s", "--src-local", is_flag=True,
+              help="The source broker pushes; by default the destination pulls.")  # fmt: skip
 @click.option("-e", "--del-empty-link", is_flag=True, help="Delete the link with its last route.")
-@click.option("-d", "--durable", is_flag=True, help="Changes nothing: all definitions are durable.")
+@click.option(
+    "-d", "--durable", is_flag=True, help="Accepted without effect: all definitions are durable."
+)
 @click.option("--transport", type=click.Choice(("tcp", "ssl")), default="tcp",
-              help="To the other broker; amqps://host says it too.")  # fmt: skip
+              help="Transport to the other broker; amqps://host implies ssl.")  # fmt: skip
 @click.option("--client-sasl-mechanism", "mechanism", metavar="MECH", default="PLAIN",
               help="PLAIN, or EXTERNAL with amqps://host?certfile=FILE&keyfile=FILE.")  # fmt: skip
 @click.option("--credit", type=click.IntRange(1, 65_535), metavar="N",
-              help="Messages under way of a route or queue.")  # fmt: skip
+              help="Unconfirmed messages per route or queue.")  # fmt: skip
 @click.option("--ack", type=click.IntRange(0), metavar="N",
-              help="Changes nothing: all that has arrived is acknowledged.")  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but what is asked for.")
-@click.option("-v", "--verbose", is_flag=True, help="Changes nothing: what is done is said.")
+              help="Accepted without effect: everything that arrives is acknowledged.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Print only what was asked for.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Accepted without effect: every action is reported anyway.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print lists as one JSON document.")
 @with_credentials
 @with_timeout
@@ -265,9 +272,9 @@ def route_flush(ctx: click.Context, broker: str) -> None:
 
 @route.command("map")
 @with_broker_argument()
-@click.option("--at", "places", multiple=True, metavar="AMQP=API", help="The management API of the "
-              "broker whose AMQP port is HOST:PORT; as a rule it is asked at the port and with the "
-              "login of the first one.")  # fmt: skip
+@click.option("--at", "places", multiple=True, metavar="AMQP=API",
+              help="Management API of the broker whose AMQP port is HOST:PORT. Default: that host, "
+                   "with port and login of the first broker.")  # fmt: skip
 @click.pass_context
 def route_map(ctx: click.Context, broker: str, places: tuple[str, ...]) -> None:
     """All routes of a cluster, and of those that it is linked to, and so on."""

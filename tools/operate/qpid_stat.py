@@ -20,18 +20,18 @@ from tools.operate.target import answered, api_of, epilog, with_timeout
 from vsync.types import record
 
 EXAMPLES = """\
-BROKER is [http[s]://][user/password@]host[:port] of the management API, default localhost:15672,
-or $QPID_BROKER, without a port there, as other commands take it for that of AMQP. Any member will
-do, and of a list host:port,host:port the first that answers.
+BROKER is the management API of any member, [http[s]://][user/password@]host[:port], or a list
+host:port,host:port, of which the first that answers is used. Default localhost:15672, or
+$QPID_BROKER; give no port there, since other commands take it for the AMQP port.
 
 \b
 Examples:
-  qpid-stat -q                      queues: depth, what went in and out, consumers
-  qpid-stat -q -S msgIn -L 10       the ten busiest
-  qpid-stat -q -V shop              those of one virtual host
-  qpid-stat -e -F orders otherhost  the exchanges whose names have "orders" in them
+  qpid-stat -q                      queues: depth, messages in and out, consumers
+  qpid-stat -q -S msgIn -L 10       the ten busiest queues
+  qpid-stat -q -V shop              the queues of one virtual host
+  qpid-stat -e -F orders otherhost  exchanges whose names contain "orders"
   qpid-stat -c --json               connections, for a program
-  qpid-stat -q -i 2                 again every two seconds
+  qpid-stat -q -i 2                 repeat every two seconds
 """
 
 
@@ -143,19 +143,21 @@ TABLES: dict[str, Table] = {
     epilog=EXAMPLES + epilog("qpid-stat"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("-g", "--general", "shown", flag_value="general", help="The cluster in numbers.")
+@click.option("-g", "--general", "shown", flag_value="general", help="Totals of the cluster.")
 @click.option("-b", "--brokers", "shown", flag_value="brokers", help="The members.")
 @click.option("-c", "--connections", "shown", flag_value="connections", help="Clients.")
 @click.option("-e", "--exchanges", "shown", flag_value="exchanges", help="Exchanges.")
 @click.option("-q", "--queues", "shown", flag_value="queues", help="Queues.")
 @click.option("-u", "--subscriptions", "shown", flag_value="subscriptions", help="Consumers.")
 @click.option("-m", "--memory", "shown", flag_value="memory", help="Memory and disk of members.")
-@click.option("-V", "--vhost", help="Only what is in this virtual host. Default: in any.")
+@click.option("-V", "--vhost", help="Only objects in this virtual host. Default: in all.")
 @click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
-@click.option("-I", "--increasing", is_flag=True, help="The smallest first.")
-@click.option("-F", "--include", "wanted", metavar="TEXT", help="Only names with this in them.")
-@click.option("-L", "--limit", type=click.IntRange(min=1), help="So many rows at most.")
-@click.option("-i", "--interval", type=click.FloatRange(min=0.1), help="Again every SECS.")
+@click.option("-I", "--increasing", is_flag=True, help="Sort in increasing order.")
+@click.option(
+    "-F", "--include", "wanted", metavar="TEXT", help="Only names that contain this text."
+)
+@click.option("-L", "--limit", type=click.IntRange(min=1), help="Show at most this many rows.")
+@click.option("-i", "--interval", type=click.FloatRange(min=0.1), help="Repeat every SECS seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @with_credentials
 @with_timeout

@@ -95,11 +95,11 @@ def of_node(node: str | None) -> str | None:
     epilog=EXAMPLES + epilog("qpidctl"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("-n", "--node", metavar="[NAME@]HOST", help="As --broker, with the standard port.")
-@click.option("-p", "--vhost", default="/", help='The virtual host; "/" unless given.')
-@click.option("-q", "--quiet", is_flag=True, help="Do not say what is done.")
-@click.option("-s", "--silent", is_flag=True, help="As -q, and no heads of columns.")
-@click.option("--formatter", "form", type=click.Choice(FORMATS), help="Form of a list.")
+@click.option("-n", "--node", metavar="[NAME@]HOST", help="Like --broker, with the standard port.")
+@click.option("-p", "--vhost", default="/", help="The virtual host. Default /.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not report actions.")
+@click.option("-s", "--silent", is_flag=True, help="Like -q, and without column headings.")
+@click.option("--formatter", "form", type=click.Choice(FORMATS), help="Output format of lists.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --formatter json.")
 @click.option("-l", "--longnames", is_flag=True, hidden=True)
 @with_broker
@@ -110,7 +110,7 @@ def of_node(node: str | None) -> str | None:
 def qpidctl(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as click has them
     """Ask and set what a cluster knows: lists, users, permissions, policies, state.
 
-    Options may stand before the verb or behind it; what stands behind it counts.
+    Options may be given before or after the verb; those after it win.
     """
     if given["node"] and ctx.get_parameter_source("broker") is ParameterSource.ENVIRONMENT:
         given["broker"] = None  # what is typed counts, not the environment
@@ -120,9 +120,11 @@ def qpidctl(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as 
 with_common = together(
     click.option("-n", "--node", metavar="[NAME@]HOST", help="The member to ask."),
     click.option("-p", "--vhost", help="The virtual host."),
-    click.option("-q", "--quiet", is_flag=True, help="Do not say what is done."),
-    click.option("-s", "--silent", is_flag=True, help="As -q, and no heads of columns."),
-    click.option("--formatter", "form", type=click.Choice(FORMATS), help="Form of the list."),
+    click.option("-q", "--quiet", is_flag=True, help="Do not report actions."),
+    click.option("-s", "--silent", is_flag=True, help="Like -q, and without column headings."),
+    click.option(
+        "--formatter", "form", type=click.Choice(FORMATS), help="Output format of the list."
+    ),
     click.option("--json", "as_json", is_flag=True, help="The same as --formatter json."),
     click.option("-t", "--timeout", type=click.FloatRange(min=0), help="Longest wait."),
     click.option("--no-table-headers", "silent", is_flag=True, hidden=True),
@@ -227,7 +229,7 @@ def add_listing(verb: str, listing: Listing) -> None:
         made.params.insert(0, click.Argument(["of_user"], metavar="USER"))
     if every:
         made.params.append(
-            click.Option(["--global", "everywhere"], is_flag=True, help="Of all there are.")
+            click.Option(["--global", "everywhere"], is_flag=True, help="Of all virtual hosts.")
         )
     if user:  # as whom it asks is said before the verb
         made.params = [one for one in made.params if one.name != "login_user"]

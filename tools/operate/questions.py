@@ -138,7 +138,7 @@ QUESTIONS: Mapping[str, Verb] = {
     ),
     "drain": Verb(
         "Put the member into maintenance: it closes its clients' connections and lets none in.",
-        (click.Option(["--force"], is_flag=True, help="Also the last that takes clients."),),
+        (click.Option(["--force"], is_flag=True, help="Even if no other member accepts clients."),),
         drain,
     ),
     "revive": Verb("End the maintenance of the member.", (), revive),

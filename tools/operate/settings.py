@@ -299,7 +299,9 @@ def policy(kind: str) -> Verb:
         "Set a policy: NAME, PATTERN (a regular expression of names), DEFINITION (JSON).",
         (
             *arguments("name", "pattern", "definition"),
-            click.Option(["--priority"], type=int, default=0, help="The highest that fits holds."),
+            click.Option(
+                ["--priority"], type=int, default=0, help="The highest matching one applies."
+            ),
             click.Option(["--apply-to"], type=click.Choice(shown), default=shown[0]),
         ),
         act,
@@ -309,7 +311,7 @@ def policy(kind: str) -> Verb:
 REASON = click.Argument(["reason"], nargs=-1, required=True)
 QUEUE_TYPE = click.Option(
     ["--default-queue-type"], type=click.Choice(("classic", "quorum", "stream")),
-    help="Of durable queues that are declared without a type.",
+    help="Type of durable queues that are declared without one.",
 )  # fmt: skip
 VHOST_VALUES = ("description", "tags", "default_queue_type")
 CHANGES: dict[str, Verb] = {
@@ -468,8 +470,8 @@ CHANGES: dict[str, Verb] = {
         "Delete a queue and its messages.",
         (
             *arguments("name"),
-            click.Option(["-e", "--if-empty"], is_flag=True, help="Only when it is empty."),
-            click.Option(["-u", "--if-unused"], is_flag=True, help="Only without consumers."),
+            click.Option(["-e", "--if-empty"], is_flag=True, help="Only if it is empty."),
+            click.Option(["-u", "--if-unused"], is_flag=True, help="Only if it has no consumers."),
         ),
         deleting("Deleting queue {name} of virtual host {vhost}", "queues", "{vhost}", "{name}"),
     ),

@@ -16,19 +16,19 @@ from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
 
 BROKER_HELP = (
-    "The member to ask, [http[s]://][user/password@]host[:port] of its management API; any member "
-    "will do, and of a list host:port,host:port or failover:(tcp://host:port,...) the first that "
-    "can be reached. Default localhost:15672, or $QPID_BROKER, where a port is for AMQP to other "
-    "commands and for management here: leave it out."
+    "Management API of any member, [http[s]://][user/password@]host[:port], or a list "
+    "host:port,host:port or failover:(tcp://host:port,...), of which the first reachable one is "
+    "asked. Default localhost:15672, or $QPID_BROKER; give no port there: other commands take it "
+    "for the AMQP port."
 )
 COMPLETION = """\b
 Completion of verbs and options:
   bash:  eval "$(_{0}_COMPLETE=bash_source {1})"   in ~/.bashrc
   zsh:   eval "$(_{0}_COMPLETE=zsh_source {1})"    in ~/.zshrc
 
-A password on the command line is seen by everyone on this machine: use --password-file, or set
-QPID_PASSWORD. At a terminal --user alone has it asked for.
-Over TLS: https://host:port, and --ssl-ca, or SSL_CERT_FILE of the environment.
+Every user of this machine can see a password on the command line: use --password-file or
+$QPID_PASSWORD. With --user alone, the command asks for it at the terminal. For TLS use
+https://host:port, and --ssl-ca or $SSL_CERT_FILE.
 
 Exit codes: 0 done, 64 wrong usage or no such object, 65 wrong password or data,
 69 no answer or a check failed, 70 the broker refused for another reason.

@@ -54,22 +54,22 @@ class BackupRequest:
 with_backup_options = together(
     click.option(
         "-l", "--list", "list_", is_flag=True,
-        help="List the backups in DIR, and which of them a broker removes.",
+        help="List the backups in DIR, and which of them the broker will remove.",
     ),
     click.option(
         "--compare", metavar="OTHER",
-        help="Say which is newer, and whether one continues the other: the store in DIR "
-        "and OTHER, a backup's number or another directory.",
+        help="Compare the store in DIR with OTHER, a backup's number or another directory: which "
+        "is newer, and whether one continues the other.",
     ),
-    click.option("--restore", metavar="NNNN", help="Put this backup of DIR in force."),
-    click.option("--backup", metavar="TO", help="Copy the store to TO, live too."),
+    click.option("--restore", metavar="NNNN", help="Put this backup of DIR back in place."),
+    click.option("--backup", metavar="TO", help="Copy the store to TO; the broker may run."),
     click.option(
         "--restore-as", metavar="NAME",
-        help="Make the first member of a new cluster of the copy in DIR; needs --member "
-        "and --into.",
+        help="Make a new cluster NAME from the copy in DIR, with one member; needs --member and "
+        "--into.",
     ),
-    click.option("--member", metavar="HOST:PORT", help="Its --cluster-bind."),
-    click.option("--into", metavar="NEWDIR", help="Its --data-dir."),
+    click.option("--member", metavar="HOST:PORT", help="The --cluster-bind of that member."),
+    click.option("--into", metavar="NEWDIR", help="The --data-dir of that member."),
     click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation."),
 )  # fmt: skip
 

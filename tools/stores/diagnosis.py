@@ -58,14 +58,14 @@ _PATH = click.Path(path_type=Path)
 with_diagnosis_options = together(
     click.option(
         "--diagnose", metavar="FILE", type=_PATH,
-        help="Write FILE (.tar.gz): all that a report of a fault should hold, no messages.",
+        help="Write FILE (.tar.gz) with everything that a bug report needs, and no messages.",
     ),
     click.option("--data-dir", "data_dirs", multiple=True, metavar="DIR", type=_PATH,
-                 help="With --diagnose: a member's data directory on this machine."),
+                 help="With --diagnose: include facts about this data directory of a member here."),
     click.option("--log-file", "logs", multiple=True, metavar="FILE", type=_PATH,
-                 help="With --diagnose: a broker's log; its end is taken."),
+                 help="With --diagnose: include the end of this broker log."),
     click.option("--config", "configs", multiple=True, metavar="FILE", type=_PATH,
-                 help="With --diagnose: an option file; secrets are left out."),
+                 help="With --diagnose: include this option file, without secrets."),
 )  # fmt: skip
 """Add --diagnose and what it takes, as `sought`."""
 
