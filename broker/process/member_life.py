@@ -149,9 +149,9 @@ class MemberLife:
         where = "this broker" if here else f"the broker {holder.name}"
         directory = shlex.quote(str(self._data_dir)) if here else "DIR (its --data-dir)"
         return (
-            f"{primary.reason}. So it is since {self._lost_since}. The newest state here is that "
-            f"of {holder.name}, position {report.position} of epoch {report.state_epoch}; what was "
-            "confirmed after it is on the missing members only. Start them: the cluster goes on by "
-            f"itself. If they are lost FOR GOOD, and what only they held with them: stop {where}, "
-            f"run: qpid-cluster-store -c --sole-voter {directory} - then start it again"
+            f"{primary.reason}. This has been so since {self._lost_since}. The newest state here "
+            f"is that of {holder.name}, position {report.position} of epoch {report.state_epoch}; "
+            "what was confirmed after it is on the missing members only. Start them: the cluster "
+            "goes on by itself. If they are lost FOR GOOD, with all that only they held: stop "
+            f"{where}, run: qpid-cluster-store -c --sole-voter {directory} - then start it again"
         )

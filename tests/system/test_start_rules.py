@@ -95,7 +95,7 @@ def test_less_than_a_majority_is_told_the_command_that_helps(
         wait_until(lambda: "FOR GOOD" in reason_of(alone), 30, "the advice")
         told = reason_of(alone)
         for missing in (cluster[0], cluster[2]):
-            assert ring_of(missing) in told.split("So it is since")[0]
+            assert ring_of(missing) in told.split("This has been so since")[0]
         assert ("here without a state" in told) is emptied
         # Who asks is told at once, the log at the next beat.
         wait_until(lambda: told in alone.log_path.read_text(encoding="utf-8"), 30, "its log line")
