@@ -1,1 +1,1 @@
-"""Durable state of one member on LMDB: meta record with marker, checkpoint, log of entries."""
+"""The durable state of one member on LMDB: meta record with marker, checkpoint, log of entries."""

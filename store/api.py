@@ -1,6 +1,6 @@
-"""Contract of a store: one member's durable state, as a meta record, a checkpoint and a log.
+"""The contract of a store: one member's durable state, as a meta record, a checkpoint and a log.
 
-The store knows positions and bytes, nothing of brokers, messages or rings.  Invariants of every
+The store knows positions and bytes, nothing of brokers, messages or rings. Invariants of every
 implementation (one shared test class runs against all of them):
 
 - `meta.position` is the last position of the last entry, or of the checkpoint if it is newer;
@@ -18,13 +18,14 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 LOG_BYTES_KEPT = 64 << 20
-"""How much log before its checkpoint a store keeps at least, for members that come back with the
-state of a little while ago: as much as is written between two checkpoints of a small state.  It
-keeps as much as the checkpoint is large, if that is more: to send this is no more work."""
+"""The least amount of log that a store keeps before its checkpoint, for members that come back with
+the state of a little while ago: as much as is written between two checkpoints of a small state. A
+store keeps as much log as its checkpoint is large, if that is more, because sending it is no more
+work."""
 
 
 class Marker(Enum):
-    """State of the store when its member starts."""
+    """The state of the store when its member starts."""
 
     EMPTY = "empty"  # never had a cluster's state: no vote
     DIRTY = "dirty"  # default while running: compare positions with the others
@@ -36,7 +37,7 @@ class Marker(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Meta record: whose state this is, and up to which position."""
+    """The meta record: whose state this is, and up to which position."""
 
     cluster_name: str
     member: str
@@ -52,11 +53,11 @@ class Meta:
     marker: Marker = Marker.EMPTY
     shutdown_id: str = ""
     note: str = ""
-    version: int = 0  # of the machine, in force at this position; 0: none yet
+    version: int = 0  # of the machine in force at this position; 0: none yet
 
 
 class SavedCheckpoint(NamedTuple):
-    """A complete checkpoint of one store; the generation tells it from its others."""
+    """A complete checkpoint of one store; its generation distinguishes it from the others."""
 
     generation: int
     chunks: int
@@ -72,17 +73,17 @@ class Staging(Protocol):
     """
 
     def add(self, chunks: list[bytes]) -> None:
-        """Make these chunks durable, behind those added before."""
+        """Make these chunks durable, after those added before."""
 
     def finish(self, meta: Meta | None = None) -> None:
         """Switch to this checkpoint in one transaction; None keeps the present meta."""
 
     def abandon(self) -> None:
-        """Give it up; what was written is garbage for `trim`."""
+        """Give it up; everything written so far is garbage for `trim`."""
 
 
 class Store(Protocol):
-    """An open store.  One thread writes; any thread may use `log`, `checkpoint` and `meta`."""
+    """An open store. One thread writes; any thread may use `log`, `checkpoint` and `meta`."""
 
     @property
     def meta(self) -> Meta:
@@ -91,27 +92,27 @@ class Store(Protocol):
     def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
         """Make `entry`, which covers positions first..last, and `meta` durable together.
 
-        The caller keeps `first == store.meta.position + 1` and `meta.position == last`.
+        The caller ensures `first == store.meta.position + 1` and `meta.position == last`.
         """
 
     def put_meta(self, meta: Meta) -> None:
-        """Make `meta` durable; its position must be the present one."""
+        """Make `meta` durable; its position must be the current one."""
 
     def log(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Yield (first position, entry) for each entry that reaches beyond `after`, in order.
 
-        The first entry may begin at or before `after`.  Checks contiguity and checksums, and raises
-        `StoreCorrupt` when `after` is before the oldest entry that is left.
+        The first entry may begin at or before `after`. Checks contiguity and checksums, and raises
+        `StoreCorrupt` when `after` is before the oldest remaining entry.
         """
 
     def stage(self, position: int) -> Staging:
         """Begin a checkpoint of the state at `position`."""
 
     def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
-        """Write a whole checkpoint, switch to it, and delete what it replaces."""
+        """Write a whole checkpoint, switch to it, and delete the one it replaces."""
 
     def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
-        """Return the position and the chunks of the present checkpoint.
+        """Return the position and the chunks of the current checkpoint.
 
         The chunks must be read before the next checkpoint is finished.
         """
@@ -120,13 +121,15 @@ class Store(Protocol):
         """Return the first position that the log holds; one past the end when it holds none."""
 
     def bytes_to_start(self) -> tuple[int, int]:
-        """Return how large the checkpoint is, and the log behind it that a start executes again."""
+        """Return the size of the checkpoint, and of the log behind it that a start executes
+        again.
+        """
 
     def pin(self) -> SavedCheckpoint | None:
-        """Keep the present checkpoint, and the log behind it, until as many calls of `unpin`."""
+        """Keep the current checkpoint, and the log behind it, until `unpin` was called as often."""
 
     def unpin(self, generation: int) -> None:
-        """Let a pinned checkpoint go."""
+        """Release a pinned checkpoint."""
 
     def chunks(self, saved: SavedCheckpoint, start: int) -> Iterator[bytes]:
         """Yield the chunks of a pinned checkpoint from number `start` on."""
@@ -134,15 +137,15 @@ class Store(Protocol):
     def trim(self, entries_max: int = 256) -> bool:
         """Delete a bounded amount of garbage; True while there is more.
 
-        Garbage are checkpoints that were replaced, and the log that the checkpoint covers, but for
-        the last of it (`log_bytes_kept`).  What is pinned is none.
+        Garbage is replaced checkpoints, and the log that the checkpoint covers except for its last
+        `log_bytes_kept`. Pinned data is never garbage.
         """
 
     def size_bytes(self) -> int:
         """Bytes in use."""
 
     def close(self) -> None:
-        """Close the store.  Idempotent, also after a failure."""
+        """Close the store. Idempotent, also after a failure."""
 
 
 def check_commit(before: Meta, entry: bytes, first: int, last: int, meta: Meta) -> None:

@@ -1,9 +1,9 @@
-"""Stores that are kept: those that were replaced, and copies that an operator made of a live one.
+"""Backups of stores: stores that were replaced, and copies that an operator made of a live one.
 
     DIR/_cluster.bak.NNNN    a store that was set aside, numbered in hexadecimal from 0001
 
-The names are those of Qpid's cluster, so that what people and scripts know of them holds.  A backup
-is a whole store; `swap` moves them in and out of DIR/store, this module finds and makes them.
+The names are those of Qpid's cluster, so that existing scripts and habits still work. A backup is a
+whole store; `swap` moves backups in and out of DIR/store, and this module finds and makes them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from store.lmdb_store import MAP_BYTES_FIRST, LmdbStore
 _BACKUP = re.compile(r"_cluster\.bak\.([0-9a-f]{4})")
 NUMBER_MAX = 0xFFFF
 MARGIN_BYTES = 64 << 20
-"""What a copy leaves free on its disk: whoever else writes there must not be stopped by it."""
+"""The space that a copy leaves free on its disk, so that it does not stop other writers."""
 
 
 class Backup(NamedTuple):
-    """A store that was set aside.  `meta` is None when it cannot be read; `trouble` says why."""
+    """A store that was set aside. `meta` is None when it cannot be read; `trouble` says why."""
 
     number: int
     path: Path
@@ -42,7 +42,7 @@ class Backup(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The number as it stands in the directory's name."""
+        """The number in the form used in the directory's name."""
         return f"{self.number:04x}"
 
 
@@ -53,7 +53,7 @@ def backup_paths(data_dir: Path) -> dict[int, Path]:
 
 
 def next_backup(data_dir: Path) -> Path:
-    """Return the path for the store that is set aside next: the highest number and one."""
+    """Return the path for the next store to set aside: the highest number plus one."""
     number = max(backup_paths(data_dir), default=0) + 1
     if number > NUMBER_MAX:
         raise StoreError(f"{data_dir}: _cluster.bak.ffff is taken; archive the old ones")
@@ -61,12 +61,12 @@ def next_backup(data_dir: Path) -> Path:
 
 
 def list_backups(data_dir: Path) -> list[Backup]:
-    """Read what was set aside in a data directory, oldest number first; changes nothing."""
+    """Read the backups in a data directory, oldest number first; changes nothing."""
     return [_read(number, path) for number, path in backup_paths(data_dir).items()]
 
 
 def find_backup(data_dir: Path, number: str) -> Path:
-    """Return the backup with a number as it is listed; StoreMissing names what is there."""
+    """Return the backup with a number as listed; StoreMissing names those that exist."""
     paths = backup_paths(data_dir)
     text = number.removeprefix("_cluster.bak.")
     wanted = int(text, 16) if re.fullmatch("[0-9a-fA-F]{1,4}", text) else -1
@@ -79,9 +79,9 @@ def find_backup(data_dir: Path, number: str) -> Path:
 def copy_store(source: Path, target: Path) -> Meta:
     """Copy the store in `source` to the new directory `target`; return the copy's meta.
 
-    The broker may run: the copy is that of one commit, at one position, and the writer is never
-    waited for.  (A reader pins the pages of its commit, so the file of a busy store grows
-    meanwhile.)  The copy is marked as a backup, and has its name only once it is complete.
+    The broker may be running: the copy is that of one commit, at one position, and never makes the
+    writer wait. (A reader pins the pages of its commit, so the file of a busy store grows
+    meanwhile.) The copy is marked as a backup, and gets its name only once it is complete.
     """
     if target.exists():
         raise StoreError(f"{target} exists; give the name of a directory that does not")
@@ -115,10 +115,11 @@ def copy_store(source: Path, target: Path) -> Meta:
 
 
 def _take_along(copy: Path, waiting: bytes) -> None:
-    """Bring into a copy what the journal held before it was made: it needs none of its own.
+    """Bring the journal's content, read before the copy was made, into the copy, which has no
+    journal.
 
-    The journal may have been written from its beginning while it was read; then LMDB had all of it.
-    Whether it was damaged, `inspect` has looked.
+    The journal may have been rewritten from its beginning while it was read; then LMDB had all of
+    it. `inspect` has already checked whether the journal was damaged.
     """
     size = (copy / DATA_NAME).stat().st_size + MAP_BYTES_FIRST
     with lmdb.open(str(copy), map_size=size, max_dbs=0) as env, env.begin(write=True) as txn:
@@ -132,7 +133,7 @@ def _take_along(copy: Path, waiting: bytes) -> None:
 
 
 def _check_space(source: Path, place: Path) -> None:
-    """Refuse a copy that does not fit: a full disk would stop the broker that is copied."""
+    """Refuse a copy that does not fit: a full disk would stop the broker being copied."""
     needed = (source / DATA_NAME).stat().st_size + MARGIN_BYTES
     free = shutil.disk_usage(place).free
     if free < needed:

@@ -1,12 +1,12 @@
-"""What a store's writer does next: commits, slices of a checkpoint, garbage.  Pure.
+"""Decides a store writer's next task: commit, slice of a checkpoint, or garbage. Pure.
 
-The loop hands over entries; the writer takes all that wait at once and commits them in one
-transaction, while the next ones accumulate (group commit).  So the slower the disk, the larger the
-commits.  A checkpoint is written in slices, with commits in between.
+The loop hands over entries; the writer takes all waiting entries at once and commits them in one
+transaction, while the next ones accumulate (group commit). So the slower the disk, the larger the
+commits. A checkpoint is written in slices, with commits in between.
 
-A thread (`store.commit_thread`) or a simulated disk drives it: it calls `take`, lets the task write
-and calls on the loop what the task returns.  After the first failure nothing more is written:
-`on_failed` is called once, and the member stops.
+A thread (`store.commit_thread`) or a simulated disk drives the queue: it calls `take`, lets the
+task write, and calls on the loop what the task returns. After the first failure nothing more is
+written: `on_failed` is called once, and the member stops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from store.api import Meta, Staging, Store
 from store.errors import NoSpace, StoreError, StoreFailed
 
 CHECKPOINT_SLICE_BYTES = 1 << 20
-"""Of a checkpoint a commit waits for so much, or for one chunk that is larger.
+"""A commit waits for this much of a checkpoint, or for one chunk if that is larger.
 Decision: docs/decisions/0138-a-commit-waits-for-a-mebibyte-of-a-checkpoint.md."""
 SPACE_RETRY_S = 0.25
 DURATIONS = 4096
@@ -30,7 +30,7 @@ Call = Callable[[], object]
 
 
 class Wake(Protocol):
-    """Lock between the loop and the writer, and the way to wake the writer: a condition."""
+    """The lock between the loop and the writer, with a condition that wakes the writer."""
 
     def __enter__(self) -> bool: ...
     def __exit__(
@@ -45,15 +45,15 @@ class Wake(Protocol):
 
 
 class CommitLag(NamedTuple):
-    """Submissions that are not durable yet: number, bytes, and since when the oldest one waits
-    (the loop's time; meaningless when none waits)."""
+    """The submissions that are not durable yet: number, bytes, and since when the oldest has waited
+    (the loop's time; meaningless if none waits)."""
 
     waiting: int
     bytes: int
     since: float
 
     def beside(self, other: CommitLag) -> CommitLag:
-        """Return how far both are behind, taken as one."""
+        """Return the combined lag of both."""
         if not self.waiting or not other.waiting:
             return self if self.waiting else other
         waiting, size = self.waiting + other.waiting, self.bytes + other.bytes
@@ -69,8 +69,8 @@ class Task(Protocol):
 
 @dataclass(slots=True)
 class _Commit:
-    """Contents of one commit; `meta` is the newest one submitted.  Raises NoSpace, and may then be
-    written again."""
+    """The content of one commit; `meta` is the newest one submitted. Raises NoSpace, and may then
+    be written again."""
 
     queue: CommitQueue
     entries: list[bytes]
@@ -146,9 +146,10 @@ class _Slice:
     job: CheckpointJob
 
     def write(self) -> list[Call]:
-        """Add what waits; with the last of it switch to the checkpoint.
+        """Add the waiting chunks; after the last of them switch to the checkpoint.
 
-        What it would free later it takes now: where there is no space for it, it is given up.
+        It needs now the space that it frees later: where there is no space, the checkpoint is given
+        up.
         """
         queue, job = self.queue, self.job
         if job.staging is None:
@@ -184,7 +185,7 @@ class _Trim:
 
 
 class CommitQueue:
-    """Everything between a member and the writer of one store.
+    """All work between a member and the writer of one store.
 
     `on_durable(position)` is among the calls that follow each commit that moved the position.
     """
@@ -198,12 +199,12 @@ class CommitQueue:
         on_failed: Callable[[StoreError], object],
         give_up_reserve: Callable[[], bool],
     ) -> None:
-        """`give_up_reserve` frees space; False: there is none left to free."""
+        """`give_up_reserve` frees space; False: none is left to free."""
         self.store, self.on_durable, self.on_failed = store, on_durable, on_failed
         self.give_up_reserve = give_up_reserve
-        self.full = ""  # why a commit waits for space; empty: none does
+        self.full = ""  # why a commit waits for space; empty: none waits
         self.commit_took_s: deque[float] = deque(maxlen=DURATIONS)
-        """Of the latest commits, for whoever takes them out."""
+        """Durations of the latest commits, until a reader takes them out."""
         self._wake, self.now = wake, now
         self._entries: list[bytes] = []
         self._first = 0
@@ -211,8 +212,8 @@ class CommitQueue:
         self._meta: Meta | None = None
         self._done_calls: list[Call] = []
         self._checkpoints: deque[CheckpointJob] = deque()
-        self._slice_is_due = False  # a commit was taken last
-        self.trimming = True  # there may be garbage: at the start, that of an earlier process
+        self._slice_is_due = False  # the last task taken was a commit
+        self.trimming = True  # there may be garbage: at the start, an earlier process's
         # Used on the loop: (number, time, bytes) of each submission that is not durable.
         self._waiting: deque[tuple[int, float, int]] = deque()
         self._submitted = self._waiting_bytes = 0
@@ -226,7 +227,7 @@ class CommitQueue:
     # -- called on the loop ----------------------------------------------------------------------
 
     def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
-        """Submit one entry, contiguous with the one before; `on_durable` reports it."""
+        """Submit one entry, contiguous with the previous one; `on_durable` reports it."""
         with self._wake:
             self._raise_if_over()
             assert first == self._last + 1, (
@@ -242,7 +243,7 @@ class CommitQueue:
             self._wake.notify()
 
     def submit_meta(self, meta: Meta, done: Call | None = None) -> None:
-        """Make `meta` durable behind everything submitted; then call `done`."""
+        """Make `meta` durable after everything submitted so far; then call `done`."""
         with self._wake:
             self._raise_if_over()
             assert meta.position == self._last, f"meta says {meta.position}, store at {self._last}"
@@ -256,9 +257,9 @@ class CommitQueue:
         self, position: int, done: Call, given_up: Call = lambda: None
     ) -> CheckpointJob:
         """Begin a checkpoint of the state at `position`, written between commits; then call `done`,
-        or `given_up` where there is no space for it.
+        or `given_up` if there is no space for it.
 
-        `position` must have been submitted.  The caller puts the chunks into the returned job.
+        `position` must have been submitted. The caller puts the chunks into the returned job.
         """
         with self._wake:
             self._raise_if_over()
@@ -279,17 +280,17 @@ class CommitQueue:
             self._waiting_bytes -= waiting.popleft()[2]
 
     def backlog(self) -> int:
-        """Return how many positions were submitted and are not yet taken into a commit."""
+        """Return the number of submitted positions not yet taken into a commit."""
         with self._wake:
             return self._last - self._first + 1 if self._entries else 0
 
     def lag(self) -> CommitLag:
-        """Return how far the disk is behind.  Call it on the loop."""
+        """Return how far the disk is behind. Call it on the loop."""
         waiting = self._waiting
         return CommitLag(len(waiting), self._waiting_bytes, waiting[0][1] if waiting else 0.0)
 
     def stop(self) -> None:
-        """Take nothing more; what was submitted is still committed."""
+        """Accept nothing more; everything submitted is still committed."""
         with self._wake:
             self.stopping = True
             self._wake.notify()
@@ -303,7 +304,7 @@ class CommitQueue:
     # -- called by the writer, under the lock ----------------------------------------------------
 
     def take(self) -> Task | None:
-        """Return what to write next; None: nothing, and once it is stopping nothing ever."""
+        """Return the next task to write; None: nothing now, or ever once it is stopping."""
         if self._failed is not None:
             return None
         if self._meta is not None and not (self._slice_is_due and self._has_slice()):
@@ -333,9 +334,9 @@ class CommitQueue:
     # -- called by the writer --------------------------------------------------------------------
 
     def no_space(self, error: NoSpace) -> float:
-        """A commit found no space; return in how many seconds to write it again.
+        """A commit found no space; return the seconds until it should be written again.
 
-        Raises the error where this is the end: who stops does not wait.
+        Raises the error if this is final: a stopping writer does not wait.
         """
         if self.give_up_reserve():
             self.counters["reserve_given_up"] += 1
@@ -346,14 +347,14 @@ class CommitQueue:
         return SPACE_RETRY_S
 
     def checkpoint_ended(self, counter: str) -> None:
-        """The oldest checkpoint is in force, or given up: what it replaces, or what there is of it,
-        is garbage."""
+        """The oldest checkpoint job is in force or given up: now the checkpoint it replaces, or its
+        own partial data, is garbage."""
         self._checkpoints.popleft()
         self.counters[counter] += 1
         self.trimming = True
 
     def fail(self, error: BaseException) -> list[Call]:
-        """A task raised, whatever it was: nothing more may be written."""
+        """A task raised any exception: nothing more may be written."""
         failure = (
             error if isinstance(error, StoreError) else StoreFailed(f"store writer: {error!r}")
         )

@@ -1,4 +1,4 @@
-"""Writer thread of a store: drives a `CommitQueue`, and is the one that waits for the disk."""
+"""A store's writer thread: drives a `CommitQueue`, and waits for the disk in place of the loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.errors import NoSpace, StoreError, StoreStuck
 
 
 class CommitThread(CommitQueue):
-    """Owns the writing side of `store` from construction to `close`.  Callbacks run on `loop`."""
+    """Owns the writing side of `store` from construction to `close`. Callbacks run on `loop`."""
 
     def __init__(
         self,
@@ -29,15 +29,16 @@ class CommitThread(CommitQueue):
         self._thread.start()
 
     def close(self) -> None:
-        """Commit what was submitted, then end the thread.  The store stays open.
+        """Commit everything submitted, then end the thread. The store stays open.
 
-        Blocks; callbacks that are already scheduled on the loop still run.
+        Blocks; callbacks already scheduled on the loop still run.
         """
         self.stop()
         self._thread.join()
 
     async def drain(self, patience_s: float | None = None) -> None:
-        """Close without blocking the loop, and without a thread: there may be no memory for one.
+        """Close without blocking the loop, and without another thread, for which there may be no
+        memory.
 
         Raises `StoreStuck` after `patience_s`: the thread is blocked in the disk, and the store
         must not be used any more, not even closed.
@@ -53,7 +54,7 @@ class CommitThread(CommitQueue):
                 "durable here are given up"
             ) from None
         if isinstance(self._failed, NoSpace):
-            raise self._failed  # the store is as it was before what could not be written
+            raise self._failed  # the store is as it was before the failed write
 
     # -- on the writer thread --------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class CommitThread(CommitQueue):
                     self._changed.wait(delay_s)
 
     def _call_soon(self, calls: list[Call]) -> None:
-        for call in calls:  # each by itself: another is called though this one raises
+        for call in calls:  # each by itself: if one raises, the next is still called
             self._loop.call_soon(call)
 
     def _call_on_loop(self, calls: list[Call]) -> None:

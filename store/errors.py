@@ -1,6 +1,6 @@
-"""Errors of a store, one class for each remedy that an operator has.
+"""Errors of a store, with one class for each remedy an operator has.
 
-All of them come from the environment (disk, another process, another release).  A caller that
+All of them come from the environment (disk, another process, another release). A caller that
 violates the store's contract gets an `AssertionError` instead: that is a bug of this program.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class StoreError(Exception):
-    """Base of the errors that the environment causes."""
+    """Base of the errors caused by the environment."""
 
 
 class StoreMissing(StoreError):
@@ -37,7 +37,7 @@ class StoreVersion(StoreUnreadable):
 
 
 class StoreCorrupt(StoreUnreadable):
-    """A checksum or the sequence of entries is wrong.  `position` says where, 0 = meta."""
+    """A checksum or the sequence of entries is wrong. `position` says where, 0 = meta."""
 
     def __init__(self, path: str, position: int, what: str) -> None:
         self.position = position
@@ -45,14 +45,14 @@ class StoreCorrupt(StoreUnreadable):
 
 
 class StoreFailed(StoreError):
-    """A commit failed, so it is unknown what is on disk: the member must stop and reopen.
+    """A commit failed, so the content of the disk is unknown: the member must stop and reopen.
 
-    LMDB itself would go on after a failed data sync and lose the middle of the sequence.
+    LMDB itself would continue after a failed data sync and lose the middle of the sequence.
     """
 
 
 class NoSpace(StoreError):
-    """There is no space for a write.  Nothing was written: the store is as it was."""
+    """There is no space for a write. Nothing was written: the store is unchanged."""
 
     def __init__(self, path: str, need: int) -> None:
         super().__init__(
@@ -66,8 +66,8 @@ class StoreStuck(StoreError):
 
 
 class StoreFull(StoreFailed):
-    """The store reached the size limit that it was opened with."""
+    """The store reached the size limit with which it was opened."""
 
 
 class DiskFailed(StoreError):
-    """The disk does not give back what it was given; the store itself is whole."""
+    """The disk does not return the data it was given; the store itself is intact."""

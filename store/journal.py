@@ -1,11 +1,12 @@
-"""Journal of a store: small commits that are durable and not in LMDB yet, in one file.
+"""The journal of a store: small commits that are durable but not in LMDB yet, in one file.
 
-A commit of LMDB is two flushes of the disk one after the other; a record here is one write that
-returns when it is durable.  Who opens a store brings into LMDB what is left in its journal, and
-makes the file anew before it writes there.  It has its full length from then on and is written from
-its beginning again whenever LMDB has, durably, all that is in it.  So behind the newest record
-there may be the rest of one that a crash cut off, and older ones.  Positions only grow within the
-life of a file: the records that count are those which follow, one after the other, what LMDB holds.
+A commit of LMDB is two flushes of the disk, one after the other; a record here is one write that
+returns when it is durable. Opening a store moves the journal's remaining records into LMDB, and
+creates the file anew before writing there. From then on the file has its full length, and is
+written from its beginning again whenever LMDB durably holds everything in it. So behind the newest
+record there may be older ones, and the rest of one that a crash cut off. Positions only grow within
+the life of a file. The valid records are those that follow, one after the other, the last position
+in LMDB.
 
     file    head, record*; each begins at a multiple of 4096, so no write touches what is durable
     head    "QJ01" | bytes of the file u64 | salt 16 | store's id: its length u32, and itself
@@ -13,9 +14,10 @@ life of a file: the records that count are those which follow, one after the oth
     record  "QJ02" | value length u32 | meta length u32 | first u64 | last u64 | value | meta
             | checksum 8
 
-Integers are big-endian, value and meta are what LMDB holds of an entry (`store.schema`).  Checksums
-are xxh3-64, that of a record over the salt of its file as well, and seeded with its first position:
-what a client had in a message, or another life wrote, is no record of this file.
+Integers are big-endian; value and meta are the same bytes as LMDB's for an entry (`store.schema`).
+Checksums are xxh3-64. That of a record also covers the salt of its file and is seeded with its
+first position, so neither a client's message nor data from another life of the file passes for a
+record.
 Decision: docs/decisions/0071-small-commits-go-to-a-journal.md.
 """
 
@@ -37,7 +39,7 @@ from store.files.space import NO_SPACE, has_room_for
 JOURNAL_NAME = "journal"
 JOURNAL_BYTES = 1 << 20
 ENTRY_BYTES_MAX = 64 << 10
-"""What is larger goes to LMDB at once: to write it twice costs more than a flush."""
+"""A larger entry goes directly to LMDB: writing it twice costs more than a flush."""
 BLOCK_BYTES = 4096
 
 _HEAD_MAGIC, _MAGIC = b"QJ01", b"QJ02"
@@ -48,7 +50,7 @@ _CHECKSUM_BYTES = 8
 
 
 class Record(NamedTuple):
-    """An entry as LMDB holds it, with the meta record after it."""
+    """An entry as LMDB holds it, with the meta record that follows it."""
 
     first: int
     last: int
@@ -60,27 +62,28 @@ class Journal:
     """The journal of one open store, for its writer; closed until the first small commit."""
 
     def __init__(self, directory: Path, size: int) -> None:
-        """`size` 0: there is none."""
+        """`size` 0: no journal."""
         self._path, self._size = directory / JOURNAL_NAME, size
         self._id = self._salt = b""
         self._fd, self._end = -1, 0
         self._file_id: tuple[int, int] | None = None
         self.waiting: list[Record] = []
-        """What LMDB does not hold yet.  Another list once it does: readers may have this one."""
+        """The records that LMDB does not hold yet. Replaced by a new list once it does: readers may
+        hold this one."""
         self.waiting_bytes = 0
 
     def open(self, store_id: str) -> bool:
-        """Make the file anew, where that was not done yet; False: there is no space for it.
+        """Create the file, unless that was done already; False: there is no space for it.
 
-        All that an earlier process left in it must be in LMDB, or, where the store has got another
-        id meanwhile, all that is in it.  Raises OSError.
+        LMDB must hold everything that an earlier process left in the journal (or, if the store got
+        another id meanwhile, everything in the journal now). Raises OSError.
         """
         if self._fd >= 0 and store_id.encode() == self._id:
             return True
         assert not self.waiting
         self.close()
         if not self._size or not has_room_for(self._path.parent, self._size):
-            return False  # what space there is keeps the member going
+            return False  # the remaining space keeps the member running
         self._id, self._salt = store_id.encode(), secrets.token_bytes(_SALT_BYTES)
         try:
             self._create()
@@ -95,10 +98,11 @@ class Journal:
         return True
 
     def _create(self) -> None:
-        """Its blocks are written once before they count, so that no append needs new ones.
+        """Create the file with its blocks written once before they count, so that no append
+        allocates.
 
-        Each by itself: of what is written at once the system makes one large piece of its cache,
-        and looks at all blocks of that with each append later.
+        Blocks are written one by one: the system would make one large piece of its cache of a
+        single write, and look at all blocks of that piece with each later append.
         Decision: docs/decisions/0146-what-one-small-message-takes.md.
         """
         fresh = _unfinished(self._path)
@@ -119,11 +123,11 @@ class Journal:
         sync_directory(self._path.parent)
 
     def has_room(self, record: Record) -> bool:
-        """Whether it may be appended."""
+        """Whether the record may be appended."""
         return self._end + _blocks(record) <= self._size
 
     def append(self, record: Record) -> None:
-        """Make it durable.  After an OSError nobody knows whether it is there."""
+        """Make the record durable. After an OSError it is unknown whether it is there."""
         content = _encode(record, self._salt)
         if os.pwrite(self._fd, content, self._end) != len(content):
             raise OSError(errno.EIO, "the journal was not written whole")
@@ -132,13 +136,13 @@ class Journal:
         self.waiting_bytes += len(record.value)
 
     def restart(self) -> None:
-        """All of it is durable in LMDB: write from the beginning again."""
+        """LMDB durably holds all records: write from the beginning again."""
         self._end = BLOCK_BYTES
         if self.waiting:
             self.waiting, self.waiting_bytes = [], 0
 
     def misplaced(self) -> str:
-        """Return why a restart would not find what is written here, or nothing.  Asks the disk."""
+        """Return why a restart would not find what is written here, or nothing. Asks the disk."""
         opened = self._file_id
         try:
             if opened is not None and _file_id(self._path.stat()) != opened:
@@ -148,14 +152,14 @@ class Journal:
         return ""
 
     def close(self) -> None:
-        """Give the file up.  Idempotent."""
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd, self._file_id = -1, None
 
 
 def discard_half_made(directory: Path) -> None:
-    """Remove what a process left that was killed while it made the file."""
+    """Remove the file of a process that was killed while creating it."""
     with suppress(OSError):  # it counts for nothing
         _unfinished(directory / JOURNAL_NAME).unlink()
 
@@ -167,7 +171,7 @@ def _unfinished(path: Path) -> Path:
 def content(directory: Path) -> bytes:
     """Return the journal of a store that another process may have open; empty: there is none.
 
-    Read it before what LMDB holds: what is gone from it since is there.  Raises OSError.
+    Read it before LMDB: records that leave the journal afterwards are there. Raises OSError.
     """
     try:
         return (directory / JOURNAL_NAME).read_bytes()
@@ -176,12 +180,11 @@ def content(directory: Path) -> bytes:
 
 
 def records_after(data: bytes, store_id: str, position: int) -> tuple[list[Record], str]:
-    """Return the records of a journal that follow `position`, and what is wrong with it if that
-    is no crash's doing.
+    """Return the journal's records after `position`, and a fault that no crash explains ("": none).
 
-    Each was written when the one before was durable: so a whole one behind one that is not is
-    damage, or was read while its store wrote from the beginning again.  What LMDB holds as well is
-    passed over: its last commit may be there though the flush failed.
+    Each record was written when the previous one was durable. So a whole record behind a broken one
+    means damage, or that the store restarted the journal during the read. Records that LMDB holds
+    too are skipped: its last commit may be there although the flush failed.
     """
     found: list[Record] = []
     if wrong := _wrong_head(data, store_id):
@@ -222,7 +225,7 @@ def _wrong_head(data: bytes, store_id: str) -> str:
 
 
 def _encode(record: Record, salt: bytes) -> bytes:
-    """Return it as it stands in the file, with what fills its last block."""
+    """Return the record as stored in the file, with padding to the end of its last block."""
     first, last, value, meta = record
     head = _HEAD.pack(_MAGIC, len(value), len(meta), first, last)
     checksum = xxh3_64(salt, seed=first)
@@ -233,13 +236,13 @@ def _encode(record: Record, salt: bytes) -> bytes:
 
 
 def _blocks(record: Record) -> int:
-    """Return how many bytes it takes in the file."""
+    """Return the bytes that the record takes in the file."""
     size = _HEAD.size + len(record.value) + len(record.meta) + _CHECKSUM_BYTES
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def _decode(data: bytes, at: int, salt: bytes) -> Record | None:
-    """Return the record at `at`; None: there is no whole one."""
+    """Return the record at `at`; None if there is no whole record."""
     start = at + _HEAD.size
     if start > len(data):
         return None

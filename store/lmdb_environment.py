@@ -1,4 +1,4 @@
-"""LMDB environments: creating, opening and inspecting one; growing its map, and letting it go."""
+"""LMDB environments: creating, opening, inspecting; growing the map and releasing its memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MapGate:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold while a read transaction is open."""
+        """Hold this while a read transaction is open."""
         with self._changed:
             self._readers += 1
         try:
@@ -42,7 +42,7 @@ class MapGate:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold while the map is resized: waits for readers and keeps new ones out."""
+        """Hold this while the map is resized: waits for readers and keeps new ones out."""
         with self._changed:
             while self._readers:
                 self._changed.wait()
@@ -50,20 +50,20 @@ class MapGate:
 
 
 def let_go(opened: tuple[int, int]) -> None:
-    """Give back to the system what is in memory of the map of the file that was opened.
+    """Return to the system the memory of the opened file's map.
 
-    Whoever reads all of a large file once looks as large as the file (VmRSS, `top`), although the
-    system takes these pages back when it needs them.  They are looked up again at the next access,
-    and nothing else changes, as long as the map stays where it is: whoever calls holds the gate,
-    or it would be the memory of others.
+    A process that reads all of a large file once looks as large as the file (VmRSS, `top`),
+    although the system takes these pages back when it needs them. The next access looks them up
+    again; nothing else changes, as long as the map stays where it is. The caller must hold the
+    gate, or the addresses might belong to someone else's memory.
     """
-    with suppress(OSError):  # no Linux: they stay
+    with suppress(OSError):  # not Linux: the pages stay
         for begin, end in _maps_of(str(opened[1])):
             _MADVISE(begin, end - begin, MADV_DONTNEED)
 
 
 def _maps_of(inode: str) -> list[tuple[int, int]]:
-    """Return where the file is mapped to be read, and shared with the disk."""
+    """Return the file's shared read-only mappings."""
     found: list[tuple[int, int]] = []
     for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
         place, rights, _, _, number, *path = line.split(maxsplit=5)
@@ -90,9 +90,10 @@ def make_directory(path: Path) -> None:
 
 
 def create_data(path: Path, meta: Meta) -> None:
-    """Make the file of a new store, under another name until it is whole and durable.
+    """Create the file of a new store, under another name until it is whole and durable.
 
-    LMDB writes its first pages in place: half of them, after a loss of power, would never open.
+    LMDB writes its first pages in place: if a power loss left half of them, the store would never
+    open.
     """
     fresh = path / f"{DATA_NAME}.new"
     try:
@@ -124,16 +125,16 @@ def open_environment(path: Path, map_bytes: int, sync: bool) -> lmdb.Environment
 
 
 def file_id(path: Path) -> tuple[int, int]:
-    """Return what tells the file of a store from every other one."""
+    """Return an identity that distinguishes a store's file from every other file."""
     stat = (path / DATA_NAME).stat()
     return stat.st_dev, stat.st_ino
 
 
 def misplaced(path: Path, opened: tuple[int, int]) -> str:
-    """Return why a restart would not find the store that was opened at `path`, or nothing.
+    """Return why a restart would not find the store opened at `path`, or nothing.
 
-    Commits go on into a file that was removed, and fail on a file system that became read-only only
-    when there is something to commit.  Blocks as long as the disk does.
+    Commits continue into a file that was removed, and on a file system that became read-only they
+    fail only when there is something to commit. Blocks as long as the disk does.
     """
     try:
         if file_id(path) != opened:
@@ -148,8 +149,8 @@ def misplaced(path: Path, opened: tuple[int, int]) -> str:
 def inspect(path: Path) -> Meta:
     """Read the meta of a store that another process may have open; changes nothing.
 
-    A journal that is written from its beginning while it is read looks damaged: it is where it, and
-    what LMDB holds, are the same at a second look.
+    A journal that is restarted while it is read looks damaged. It is damaged only if it, and LMDB's
+    content, are the same at a second look.
     """
     for _ in range(LOOKS_MAX):
         found = _look(path)
@@ -164,11 +165,11 @@ def inspect(path: Path) -> Meta:
 
 
 def _look(path: Path) -> tuple[bytes, bytes]:
-    """Return journal and meta record; in this order, see `journal.content`."""
+    """Return the journal and the meta record, read in this order; see `journal.content`."""
     if not (path / DATA_NAME).is_file():
         raise StoreMissing(f"there is no store in {path}")
     waiting = journal_of(path)
-    lock = os.access(path / "lock.mdb", os.W_OK)  # register as a reader if that is possible
+    lock = os.access(path / "lock.mdb", os.W_OK)  # register as a reader if possible
     try:
         env = lmdb.open(str(path), readonly=True, lock=lock, create=False, max_dbs=0)
     except lmdb.Error as error:
@@ -196,7 +197,9 @@ REMEDY = (
 
 
 def left_in_journal(waiting: bytes, value: bytes, meta: Meta) -> tuple[list[journal.Record], str]:
-    """Return what a journal holds beyond this meta record of LMDB, and what is wrong with it."""
+    """Return the journal's records beyond this meta record of LMDB, and any fault in the
+    journal.
+    """
     if not schema.is_journaled(value):
         return [], ""
     records, wrong = journal.records_after(waiting, meta.store_id, meta.position)
@@ -204,12 +207,12 @@ def left_in_journal(waiting: bytes, value: bytes, meta: Meta) -> tuple[list[jour
 
 
 def meta_of(value: bytes | None, used: bool, path: Path) -> Meta:
-    """Decode the meta record; raise what a file without one is."""
+    """Decode the meta record; raise the error that fits a file without one."""
     if value is not None:
         return schema.decode_meta(bytes(value), str(path))
     if used:
         raise StoreUnreadable(f"{path} is an LMDB file of something else")
-    # A creation that never finished: nothing was promised from it.
+    # A creation that never finished: no promise depends on it.
     raise StoreMissing(f"the store in {path} was never finished")
 
 

@@ -1,4 +1,4 @@
-"""Scans of a store on LMDB, each within one transaction of its caller's."""
+"""Scans of a store on LMDB, each within one transaction of the caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.journal import Record
 
 
 def pointer_of(txn: lmdb.Transaction, where: str) -> SavedCheckpoint | None:
-    """Return which checkpoint is the present one."""
+    """Return which checkpoint is the current one."""
     value = txn.get(schema.POINTER_KEY)
     return None if value is None else schema.decode_pointer(bytes(value), where)
 
@@ -29,7 +29,7 @@ def check_extent(meta: Meta, last: int, saved: SavedCheckpoint | None, where: st
 
 
 def last_entry(txn: lmdb.Transaction, where: str) -> tuple[int, int]:
-    """Return the last position of the log, and the bytes up to there; zeros: there is no log."""
+    """Return the last position of the log, and the bytes up to there; zeros if there is no log."""
     with txn.cursor() as cursor:
         if not (cursor.last() and bytes(cursor.key())[:1] == schema.LOG_PREFIX):
             return 0, 0
@@ -41,7 +41,7 @@ def last_entry(txn: lmdb.Transaction, where: str) -> tuple[int, int]:
 def log_slice(
     txn: lmdb.Transaction, start: int, size_max: int, where: str
 ) -> tuple[list[tuple[int, bytes]], int, bool]:
-    """Return some entries from `start` on, where the next one begins, and whether it is there."""
+    """Return some entries from `start` on, where the next one begins, and whether it exists."""
     batch: list[tuple[int, bytes]] = []
     size, expected = 0, start
     with txn.cursor() as cursor:
@@ -71,8 +71,8 @@ def newest_generation(txn: lmdb.Transaction) -> int:
 def garbage(
     txn: lmdb.Transaction, kept: AbstractSet[int], position: int, spare_bytes: int, limit: int
 ) -> list[bytes]:
-    """Return keys that nobody needs: chunks of generations that are not `kept`, and of the log up
-    to `position` what lies within its first `spare_bytes`, counted as entries count them."""
+    """Return keys that can be deleted: chunks of generations not in `kept`, and the log up to
+    `position` within its first `spare_bytes`, by the entries' own count of bytes."""
     keys: list[bytes] = []
     with txn.cursor() as cursor:
         found = cursor.set_range(schema.CHUNK_PREFIX)
@@ -108,32 +108,32 @@ def entry_holding(txn: lmdb.Transaction, position: int, where: str) -> int:
 
 
 class Pins:
-    """Checkpoints that are read, and by how many: they are no garbage, nor is the log behind them.
-    Use it under its lock."""
+    """Checkpoints being read, with the number of their readers: neither they nor the log behind
+    them are garbage. Use it under its lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.kept: dict[int, tuple[int, int]] = {}
-        """By generation: the position, and how many read it."""
+        """By generation: the position, and the number of readers."""
 
     def add(self, saved: SavedCheckpoint) -> None:
-        """One more reads it."""
+        """Count one more reader."""
         _, readers = self.kept.get(saved.generation, (0, 0))
         self.kept[saved.generation] = saved.position, readers + 1
 
     def remove(self, generation: int) -> None:
-        """One reads it no more."""
+        """Count one reader less."""
         position, readers = self.kept.pop(generation)
         if readers > 1:
             self.kept[generation] = position, readers - 1
 
     def oldest(self, position: int) -> int:
-        """Return the lowest position of them and this one."""
+        """Return the lowest position among the pinned checkpoints and this one."""
         return min([position, *(pinned for pinned, _ in self.kept.values())])
 
 
 def delete(txn: lmdb.Transaction, keys: Sequence[bytes]) -> None:
-    """Delete what was found to be garbage."""
+    """Delete the keys found to be garbage."""
     for key in keys:
         txn.delete(key)
 

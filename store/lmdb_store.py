@@ -1,15 +1,14 @@
-"""Store on LMDB: one environment, one tree, one fsynced transaction per commit, or its journal.
+"""A store on LMDB: one environment, one tree; commits are transactions or journal records.
 
-A small commit is a record of the journal (`store.journal`), and waits in memory too; every write
-transaction takes along what waits, before its own work.  So what LMDB holds is at all times a
-store by itself, that of a moment ago, and nothing but `log` and the next start needs the rest:
-both bring it into LMDB first.
+Each commit is one fsynced transaction, unless it is small. A small commit is a record of the
+journal (`store.journal`), and also waits in memory; every write transaction first writes the
+waiting entries. So at all times LMDB alone holds a complete store, that of a moment ago. Only `log`
+and the next start need the rest: both bring it into LMDB first.
 
 Rules from measurements: default LMDB flags only (no WRITEMAP, no NOSYNC); at most four LMDB calls
 per commit, because each releases the interpreter lock; no read transaction outlives a call, because
-a suspended reader pins pages; LMDB neither syncs the directory nor, at creation, its first two
-pages, so `create_data` does.  LMDB continues after a failed commit; this store does not
-(`_poison`).
+a suspended reader pins pages. LMDB syncs neither the directory nor, at creation, its first two
+pages, so `create_data` does. LMDB continues after a failed commit; this store does not (`_poison`).
 """
 
 from __future__ import annotations
@@ -58,17 +57,17 @@ from store.lmdb_environment import (
 
 MAP_BYTES_FIRST = 64 << 20
 MAP_BYTES_MAX = 1 << 40
-TRIM_BYTES = 2 << 20  # lists of the pages that become free
-TRIM_STEPS_FULL = 32  # of one, where the disk is full
+TRIM_BYTES = 2 << 20  # lists of pages about to become free
+TRIM_STEPS_FULL = 32  # of a trim, where the disk is full
 PAGE_BYTES = 4096
 SLICE_BYTES = 4 << 20  # per log read, and per transaction of a checkpoint
 MAPPED_BYTES = 16 << 20
-"""After so many bytes were read or written, what is mapped of the file is given back to the system:
-else a store that was read once is the process's memory, as large as it is."""
+"""After this many bytes were read or written, the file's mapped pages are returned to the system;
+otherwise a store that was read once would count fully as the process's memory."""
 
 
 class LmdbStore:
-    """Open store in a directory of its own; see `store.api.Store` for the contract."""
+    """An open store in its own directory; see `store.api.Store` for the contract."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class LmdbStore:
         """Open the store at `path`; with `create`, make it if it does not exist.
 
         `sync=False` gives up durability, for a directory that is deleted with the process.
-        `journal_bytes=0`: without a journal.
+        `journal_bytes=0`: no journal.
         """
         self.path = path
         self._where = str(path)
@@ -96,7 +95,7 @@ class LmdbStore:
         self._meta: Meta
         self._pointer: SavedCheckpoint | None = None
         self._gate = MapGate()
-        self._mapped_bytes = 0  # read or written since the map was let go of
+        self._mapped_bytes = 0  # read or written since the map was last released
         self._writing = threading.RLock()
         self._journal = Journal(path, journal_bytes if sync else 0)
         self._journaled = False  # the meta in LMDB says that the journal counts
@@ -162,7 +161,7 @@ class LmdbStore:
             self._meta = meta
 
     def log(self, after: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (first position, entry) in slices, each with a read transaction of its own."""
+        """Yield (first position, entry) in slices, each with its own read transaction."""
         self._raise_if_failed()
         self._settle()
         start = self._entry_holding(after + 1)
@@ -170,16 +169,16 @@ class LmdbStore:
         while expected is not None:
             batch, expected = self._log_slice(expected)
             batch.reverse()
-            while batch:  # whoever reads slowly holds no more of it than is left
+            while batch:  # a slow reader holds no more of it than is left
                 yield batch.pop()
 
     def stage(self, position: int) -> Staging:
-        """Begin a checkpoint; its chunks have a generation of their own."""
+        """Begin a checkpoint; its chunks have their own generation."""
         self._raise_if_failed()
         return _LmdbStaging(self, position)
 
     def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
-        """Write, switch, and delete what is replaced."""
+        """Write, switch, and delete the replaced checkpoint."""
         check_switch(self.meta, position, meta)
         staging = self.stage(position)
         held: list[bytes] = []
@@ -202,7 +201,7 @@ class LmdbStore:
             pass
 
     def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
-        """Return the present checkpoint's position and chunks."""
+        """Return the current checkpoint's position and chunks."""
         self._raise_if_failed()
         if self._pointer is None:
             return None
@@ -211,7 +210,7 @@ class LmdbStore:
     def log_begins(self) -> int:
         """Return the first position that the log holds."""
         self._raise_if_failed()
-        behind = self._in_lmdb + 1  # where what waits begins, if any does
+        behind = self._in_lmdb + 1  # where the waiting records begin, if there are any
         with self._reading() as txn, txn.cursor() as cursor:
             if cursor.set_range(schema.LOG_PREFIX):
                 return schema.log_first(bytes(cursor.key()))
@@ -232,7 +231,7 @@ class LmdbStore:
         return self._pointer.bytes, self._log_bytes - schema.entry_end(value)[1] + len(entry)
 
     def pin(self) -> SavedCheckpoint | None:
-        """Keep the present checkpoint and the log behind it."""
+        """Keep the current checkpoint and the log behind it."""
         self._raise_if_failed()
         with self._pins.lock:
             if self._pointer is not None:
@@ -240,14 +239,14 @@ class LmdbStore:
             return self._pointer
 
     def unpin(self, generation: int) -> None:
-        """Let it go; the next `trim` deletes what nobody needs."""
+        """Release it; the next `trim` deletes what is no longer needed."""
         with self._pins.lock:
             self._pins.remove(generation)
 
     def trim(self, entries_max: int = 256) -> bool:
-        """Delete chunks of other generations and entries that lie far before the checkpoint.
+        """Delete chunks of other generations, and entries that lie far before the checkpoint.
 
-        A few at a time on a full disk, whose last bytes are for what cannot wait.
+        On a full disk only a few at a time: its last bytes are for urgent writes.
         """
         self._raise_if_failed()
         with self._pins.lock:
@@ -269,11 +268,11 @@ class LmdbStore:
             return int(self._env.info()["last_pgno"] + 1) * int(self._env.stat()["psize"])
 
     def misplaced(self) -> str:
-        """Return why a restart would not find this store, or nothing.  Asks the disk."""
+        """Return why a restart would not find this store, or nothing. Asks the disk."""
         return misplaced(self.path, self._file_id) or self._journal.misplaced()
 
     def reusable_bytes(self) -> int:
-        """Bytes of the used part of the file that hold nothing any more."""
+        """Bytes in the used part of the file that no longer hold data."""
         self._raise_if_failed()
         with self._gate.reading():
             tree = self._env.stat()
@@ -282,10 +281,10 @@ class LmdbStore:
         return max(0, last - 1 - held) * page
 
     def close(self) -> None:
-        """Close and unlock.  Idempotent, also after a failure.
+        """Close and unlock. Idempotent, also after a failure.
 
-        Waits for the write that is under way: LMDB crashes, or never returns, when a map goes
-        from under a commit.
+        Waits for the write in progress: LMDB crashes, or never returns, if a map is removed during
+        a commit.
         """
         with self._writing:
             self._end_journal()
@@ -302,7 +301,8 @@ class LmdbStore:
         self, work: Callable[[lmdb.Transaction], object], size: int = 0, leave: int = 0
     ) -> None:
         """Run one write transaction of about `size` bytes; repeat it with a larger map as often as
-        needed.  Raises NoSpace before anything is written: what can wait leaves so much space."""
+        needed. Raises NoSpace before anything is written; writes that can wait leave more space
+        free."""
         with self._writing:
             self._raise_if_failed()
             self._space.own(size + self._journal.waiting_bytes, leave)
@@ -323,7 +323,7 @@ class LmdbStore:
                     return
 
     def _settle(self) -> None:
-        """Bring what waits into LMDB."""
+        """Bring the waiting records into LMDB."""
         with self._writing:
             if self._journal.waiting:
                 self._write(lambda _txn: None)
@@ -335,21 +335,21 @@ class LmdbStore:
 
     @property
     def _in_lmdb(self) -> int:
-        """The position that LMDB holds, or a lower one for a moment: any thread may ask."""
+        """The position that LMDB holds, or briefly a lower one: any thread may ask."""
         position, waiting = self._meta.position, self._journal.waiting
         return waiting[0].first - 1 if waiting else position
 
     def _make_durable(self) -> None:
-        """What a process wrote that was killed may be in the system's cache only."""
+        """Sync LMDB: the writes of a process that was killed may only be in the system's cache."""
         try:
             self._env.sync(True)
         except lmdb.Error as error:
             raise StoreFailed(f"{self._where}: {error}") from error
 
     def _take_up_journal(self, packed: bytes) -> None:
-        """Bring into LMDB what a former process did not.
+        """Bring into LMDB the records that a former process left in the journal.
 
-        At once: it may be in the system's cache only, where a write had failed.
+        At once: after a failed write they may only be in the system's cache.
         """
         self._journaled = schema.is_journaled(packed)
         found, wrong = left_in_journal(journal_of(self.path), packed, self._meta)
@@ -364,7 +364,9 @@ class LmdbStore:
             self._meta, self._log_bytes = meta, schema.entry_end(last.value)[1]
 
     def _is_journaling(self) -> bool:
-        """Have the journal, and have LMDB say that it counts from here on."""
+        """Open the journal, and record in LMDB that it counts from here on; False: there is
+        none.
+        """
         try:
             if not self._journal.open(self._meta.store_id):
                 return False
@@ -378,7 +380,7 @@ class LmdbStore:
         return True
 
     def _to_journal(self, record: Record) -> None:
-        # Of LMDB's file, for later: what is confirmed must find space there.
+        # Reserves space in LMDB's file for later: a confirmed entry must find space there.
         self._space.own(len(record.value) + self._journal.waiting_bytes)
         try:
             self._journal.append(record)
@@ -387,7 +389,8 @@ class LmdbStore:
             raise self._poison(StoreFailed(what)) from error
 
     def _end_journal(self) -> None:
-        """Bring all into LMDB, which needs no journal then; what fails, the next start does."""
+        """Bring all records into LMDB, which then needs no journal; after a failure the next start
+        does it."""
         if self._failure is None and self._journaled:
             packed = schema.encode_meta(self._meta)
             with suppress(StoreError):
@@ -416,10 +419,10 @@ class LmdbStore:
 
     @contextmanager
     def _reading(self) -> Iterator[lmdb.Transaction]:
-        """A read transaction, begun only where the file system takes a write.
+        """A read transaction, begun only if the file system accepts a write.
 
-        To begin one is to write to the map of LMDB's lock file, with the interpreter's lock held:
-        where the file system stands still every thread would stand still with this one.
+        Beginning one writes to the map of LMDB's lock file with the interpreter's lock held: on a
+        hanging file system every thread would hang with this one.
         """
         with self._gate.reading():
             self._lock.touch()
@@ -427,7 +430,7 @@ class LmdbStore:
                 yield txn
 
     def _touched(self, size: int) -> None:
-        """So many bytes of the map may be in memory now.  Any thread may be here."""
+        """Count bytes of the map that may be in memory now. Any thread may be here."""
         self._mapped_bytes += size
         if self._mapped_bytes >= MAPPED_BYTES:
             self._mapped_bytes = 0
@@ -435,7 +438,7 @@ class LmdbStore:
                 let_go(self._file_id)
 
     def _load(self) -> bytes:
-        """Read what LMDB holds; return the meta record as it stands there."""
+        """Read LMDB's content; return the meta record in its stored form."""
         with self._env.begin() as txn:
             value = txn.get(schema.META_KEY)
             used = txn.stat()["entries"] > 0
@@ -462,7 +465,7 @@ class LmdbStore:
         return batch, expected if found else None
 
     def chunks(self, saved: SavedCheckpoint, start: int) -> Iterator[bytes]:
-        """Yield the chunks from number `start` on, each with a read transaction of its own."""
+        """Yield the chunks from number `start` on, each with its own read transaction."""
         position = saved.position
         for number in range(start, saved.chunks):
             self._raise_if_failed()
@@ -494,7 +497,7 @@ class LmdbStore:
 
 
 class _LmdbStaging:
-    """Checkpoint under a new generation number, invisible until the pointer names it."""
+    """A checkpoint under a new generation number, invisible until the pointer names it."""
 
     def __init__(self, store: LmdbStore, position: int) -> None:
         self._store = store
@@ -504,7 +507,7 @@ class _LmdbStaging:
         store._staged.add(self._generation)
 
     def add(self, chunks: list[bytes]) -> None:
-        """One transaction for all of these chunks."""
+        """Write all of these chunks in one transaction."""
         store, generation, start = self._store, self._generation, self._count
         store._raise_if_failed()
         if not chunks:
@@ -515,7 +518,8 @@ class _LmdbStaging:
                 txn.put(schema.chunk_key(generation, number), schema.encode_chunk(chunk, number))
 
         size = sum(len(chunk) + PAGE_BYTES for chunk in chunks)
-        # Of a large state there would be no end; a small one makes room, and is all that can.
+        # A large state would not fit to its end; a small one makes room, and is the only one that
+        # can.
         store._write(write, size, START_BYTES if size > BESIDE_BYTES else LAST_BYTES)
         self._count += len(chunks)
         self._bytes += sum(map(len, chunks))

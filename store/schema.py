@@ -1,4 +1,4 @@
-"""Key layout and value formats of the LMDB store.  Pure.
+"""Key layout and value formats of the LMDB store. Pure.
 
     a                            meta: version u16 | journaled u8 | msgpack list | checksum 8
     b                            checkpoint: generation u32 | chunks u32 | position u64 | bytes u64
@@ -6,10 +6,10 @@
     c | generation u32 | no u32  one checkpoint chunk: bytes | checksum 8
     l | first position u64       one entry: bytes | last position u64 | log bytes u64 | checksum 8
 
-Integers are big-endian.  Entries sort last, so a commit appends at the end of the tree.  A checksum
+Integers are big-endian. Entries sort last, so a commit appends at the end of the tree. A checksum
 is xxh3-64 seeded with the entry's first position (or the chunk's number), so an intact value under
-the wrong key does not pass.  The log bytes of an entry are those of all entries ever committed to
-this store, itself included: how much log there is between two entries follows from them alone.
+the wrong key does not pass. The log bytes of an entry are those of all entries ever committed to
+this store, including itself, so the amount of log between two entries follows from them alone.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def entry_end(value: bytes) -> tuple[int, int]:
 
 
 def entry_bytes(value: bytes) -> int:
-    """Return how long the entry is in this value."""
+    """Return the length of the entry in this value."""
     return len(value) - CHECKSUM_BYTES - _ENTRY_END.size
 
 
@@ -95,13 +95,13 @@ def decode_chunk(value: bytes, number: int, position: int, path: str) -> bytes:
 
 
 def encode_pointer(saved: SavedCheckpoint) -> bytes:
-    """Return the pointer record, which names the present checkpoint."""
+    """Return the pointer record, which names the current checkpoint."""
     body = _POINTER.pack(*saved)
     return body + xxh3_64_digest(body)
 
 
 def decode_pointer(value: bytes, path: str) -> SavedCheckpoint:
-    """Return which checkpoint is the present one."""
+    """Return which checkpoint is the current one."""
     body = _verified(value, 0, path, 0, "the checksum of the checkpoint record does not hold")
     if len(body) != _POINTER.size:
         raise StoreCorrupt(path, 0, "the checkpoint record has the wrong length")
@@ -109,7 +109,7 @@ def decode_pointer(value: bytes, path: str) -> SavedCheckpoint:
 
 
 def encode_meta(meta: Meta, *, journaled: bool = False) -> bytes:
-    """Return the value of the meta record; `journaled`: the journal may hold what follows it."""
+    """Return the value of the meta record; `journaled`: the journal may hold later records."""
     fields = (
         meta.cluster_name,
         meta.cluster_id,
@@ -132,7 +132,9 @@ def encode_meta(meta: Meta, *, journaled: bool = False) -> bytes:
 
 
 def decode_meta(value: bytes, path: str) -> Meta:
-    """Return the meta record; the version is checked first, as another layout may follow it."""
+    """Return the meta record. The version is checked first, because another layout may follow
+    it.
+    """
     if len(value) < _META.size + CHECKSUM_BYTES:
         raise StoreCorrupt(path, 0, "the meta record is too short")
     version, _ = _META.unpack_from(value)
@@ -160,7 +162,7 @@ def decode_meta(value: bytes, path: str) -> Meta:
             shutdown_id,
             note,
             machine_version,
-            *_,  # of a later release that this one may go back from
+            *_,  # written by a later release that can still be downgraded to this one
         ) = msgpack.unpackb(body[_META.size :])
         return Meta(
             cluster_name=str(cluster_name),
@@ -184,7 +186,7 @@ def decode_meta(value: bytes, path: str) -> Meta:
 
 
 def is_journaled(value: bytes) -> bool:
-    """Whether the journal may hold more than this meta record, which was decoded, says."""
+    """Whether the journal may hold records beyond this decoded meta record."""
     return bool(_META.unpack_from(value)[1])
 
 

@@ -1,15 +1,15 @@
 """Atomic replacement of a member's store by a verified copy; the old store is kept.
 
     DIR/store                the store in use
-    DIR/store.joining.ID     a state that is being received; each attempt has a directory of its own
+    DIR/store.joining.ID     a state being received; each attempt has its own directory
     DIR/_cluster.bak.NNNN    stores that were replaced, see `backups`
 
-The old store is in use until the new one is complete, verified and durable.  The switch is two
-renames; a crash between them leaves no DIR/store but such a directory (or the backup that is
-being restored), and `recover`, which every start runs first, does the second rename.  Whoever
-recovers, switches or restores holds the lock of DIR itself: that of a store does not cover the
-moment in which there is none.  So that `recover` never takes half a state, or a backup that nobody
-asked for, the switch first makes a file `verified` durable in the new store's directory.
+The old store is in use until the new one is complete, verified and durable. The switch is two
+renames. A crash between them leaves no DIR/store, only the joining directory (or the backup being
+restored); `recover`, which every start runs first, does the second rename. Recovering, switching
+and restoring hold the lock of DIR itself, because a store's own lock does not cover the moment when
+there is no store. So that `recover` never takes a partial state, or a backup that nobody asked for,
+the switch first makes a file `verified` durable in the new store's directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def recover(data_dir: Path) -> bool:
     if current.exists():
         for path in begun:
             if not path.name.startswith(JOINING_PREFIX):
-                # A restore that did not get so far as to change anything.
+                # A restore that did not get as far as changing anything.
                 (path / VERIFIED_NAME).unlink()
         return False
     if not begun:
@@ -60,12 +60,12 @@ def _is_begun(path: Path) -> bool:
 
 
 def incoming(data_dir: Path, attempt: str, meta: Meta) -> LmdbStore:
-    """Create the store that an attempt to join receives a state into."""
+    """Create the store into which an attempt to join receives a state."""
     return LmdbStore(data_dir / f"{JOINING_PREFIX}{attempt}", meta)
 
 
 def discard_incoming(data_dir: Path) -> None:
-    """Remove what attempts of an earlier process received.  The donor still has the original."""
+    """Remove the states received by an earlier process. The donor still has the original."""
     for joining in _incoming(data_dir):
         shutil.rmtree(joining)
         sync_directory(data_dir)
@@ -85,8 +85,7 @@ def install(data_dir: Path, joining: Path) -> Path | None:
 
 def put_in_force(data_dir: Path, new: Path) -> Path | None:
     """Replace DIR/store by the complete store `new` of the same directory; return the old one's
-    path.
-    """
+    path."""
     (new / VERIFIED_NAME).touch()
     sync_directory(new)
     aside = set_aside(data_dir) if (data_dir / STORE_NAME).exists() else None
@@ -98,8 +97,8 @@ def set_aside(data_dir: Path) -> Path:
     """Rename DIR/store to _cluster.bak.NNNN, with the next free number."""
     mark = data_dir / STORE_NAME / VERIFIED_NAME
     if mark.exists():
-        # Of the switch that brought it here, and cut short at its end: among the backups it would
-        # say that this one is being put in place.
+        # Left by the switch that put this store in place and was cut short at its end. In a backup
+        # the file would mean that the backup is being put in place.
         mark.unlink()
         sync_directory(mark.parent)
     aside = next_backup(data_dir)
@@ -108,12 +107,12 @@ def set_aside(data_dir: Path) -> Path:
 
 
 def restore(data_dir: Path, backup: Path) -> tuple[Meta, Path | None]:
-    """Put a backup in the place of DIR/store; return its meta, and where the present store is now.
+    """Put a backup in place of DIR/store; return its meta, and where the former store is now.
 
-    It keeps its marker only where it goes back behind nothing that this member has been: else it is
-    marked as a backup, which has no vote.  What the member promised since stays promised.
+    The backup keeps its marker only if the former store is not ahead of it. Otherwise it is marked
+    as a backup, which has no vote. Promises that the member made since remain in force.
     """
-    lock = DirectoryLock(data_dir)  # refused while a broker uses it, also one that switches stores
+    lock = DirectoryLock(data_dir)  # refused while a broker uses it, or switches stores
     try:
         return _restore(data_dir, backup)
     finally:

@@ -1,1 +1,1 @@
-"""Files of a store beside LMDB's: who has a directory, what is durable, space that is kept."""
+"""A store's files beside LMDB's: the directory lock, durable files, and reserved space."""

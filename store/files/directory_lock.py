@@ -1,6 +1,6 @@
-"""Lock on a directory for one process: an flock on a small file that names the owner.
+"""A lock on a directory for one process: an flock on a small file that names the owner.
 
-The kernel releases the lock when the owner ends, in any way, so there are no stale locks.
+The kernel releases the lock however the owner ends, so there are no stale locks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOCK_NAME = "owner.lock"
 
 
 class DirectoryLock:
-    """Lock that is held from construction to `release`."""
+    """A lock held from construction to `release`."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / LOCK_NAME
@@ -35,24 +35,25 @@ class DirectoryLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StoreBusy(str(directory), pid) from None
             raise explain(error, directory) from error
-        with contextlib.suppress(OSError):  # a full disk: the lock holds, its owner has no name
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, but names no owner
             os.ftruncate(self._fd, 0)
         self.touch()
 
     def touch(self) -> None:
-        """Write the owner again: blocks, other threads not, while the file system takes nothing."""
-        with contextlib.suppress(OSError):  # full or read-only is as good as written
+        """Write the owner again: blocks this thread only, for as long as the file system takes no
+        write."""
+        with contextlib.suppress(OSError):  # a full or read-only disk counts as written
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Release the lock.  Idempotent."""
+        """Release the lock. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def lock_holder(directory: Path) -> StoreBusy | None:
-    """Return the present owner of the directory, without locking or writing anything."""
+    """Return the current owner of the directory, without locking or writing anything."""
     try:
         fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -67,7 +68,7 @@ def lock_holder(directory: Path) -> StoreBusy | None:
 
 
 def _take(fd: int) -> None:
-    """Lock, or give up after a tenth of a second: `lock_holder` of another process is shorter."""
+    """Lock, or give up after a tenth of a second: another process's `lock_holder` is shorter."""
     for _ in range(5):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Files and names that last: what is synced, replaced as a whole, and what their errors mean."""
+"""Durable files and names: syncing, atomic replacement, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.errors import NotWritable, StoreError, StoreMissing
 
 
 def explain(error: OSError, path: Path) -> StoreError:
-    """Map an error of the operating system to the class that names the remedy."""
+    """Map an operating system error to the class that names the remedy."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return NotWritable(f"{path} cannot be written: {error.strerror}")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -19,7 +19,7 @@ def explain(error: OSError, path: Path) -> StoreError:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable, which no fsync of a file does."""
+    """Make the names in a directory durable; an fsync of a file does not."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -28,7 +28,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make a file durable whose writer did not."""
+    """Make a file durable that its writer did not sync."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -37,7 +37,7 @@ def sync_file(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Give a file other content, durably: after an error the old content or the new one is there.
+    """Replace a file's content durably: after an error either the old or the new content is there.
 
     Raises OSError.
     """

@@ -1,14 +1,14 @@
-"""Space that is kept before it is needed: ahead of a store's file, and a reserve for hard times.
+"""Space reserved before it is needed: blocks ahead of a store's file, and an emergency reserve.
 
 LMDB cannot be trusted after a commit that met a full disk, so no commit may meet one: it writes
-into blocks that the file owns already. Whether they suffice is reckoned from above between two
-looks at the file's real end. A file system that copies on write, or cannot allocate, promises
-nothing. What is not needed yet is taken only where enough is left for others: without the member
-log nothing is acked, so no queue could be drained.
+into blocks that the file owns already. Between two looks at the file's real end an upper bound
+decides whether they suffice. A file system that copies on write, or cannot allocate, gives no
+guarantee. Blocks not needed yet are taken only if enough is left for others: without the member log
+nothing is acked, so no queue could be drained.
 
-The reserve is a file that is given up when a write finds no other space. With it a member whose
-disk is full goes on for a while, so that its queues can be drained, and it can stop in order and
-start again. It is taken back when there is room.
+The reserve is a file that is given up when a write finds no other space. It lets a member with a
+full disk run for a while, so that its queues can be drained, and lets it stop in order and start
+again. It is taken back when there is room.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from store.errors import NoSpace
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 32 << 20
 RESERVE_SHARE = 0.05
-"""Of the file system, where that is less."""
+"""The share of the file system, if that is less."""
 START_BYTES = 4 << 20
-"""A member that starts with less than this gives the reserve up at once."""
+"""A member that starts with less free space than this gives the reserve up at once."""
 STEP_BYTES = 8 << 20
 BESIDE_BYTES = 256 << 10
-"""What one transaction writes beside its data: paths in the tree, lists of free pages."""
+"""Bytes that one transaction writes in addition to its data: paths in the tree, lists of free
+pages."""
 LAST_BYTES = START_BYTES // 4
-"""The last of a disk, without which no start is tried: only what cannot wait takes of it."""
+"""The last free space of a disk, without which no start is attempted; only urgent writes use it."""
 UNFINISHED = ".part"
-"""Ends the name of a file that is being written, and gets its own when it is whole."""
+"""Suffix of a file that is being written; the file gets its own name when it is whole."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class OwnedSpace:
-    """The blocks of one file.  `used` returns where its used pages end."""
+    """The blocks of one file. `used` returns where its used pages end."""
 
     def __init__(self, path: Path, used: Callable[[], int]) -> None:
         self._path, self._used = path, used
-        self._end = self._owned = 0  # the file's used end reckoned from above, and what it owns
+        self._end = self._owned = 0  # upper bound of the used end, and the blocks owned
         self._known = False
 
     def own(self, size: int, leave: int = 0) -> None:
         """Make sure that a transaction of `size` bytes has its blocks; raises NoSpace.
 
-        New ones are taken only where so many bytes of the disk are left besides.
+        New blocks are taken only if `leave` bytes of the disk remain free.
         """
         need = size + size // 16 + BESIDE_BYTES
         if not self._known or self._end + need > self._owned:
@@ -68,14 +69,14 @@ class OwnedSpace:
                 os.close(fd)
         except OSError as error:
             if error.errno in _CANNOT:
-                self._owned = 1 << 62  # it will be seen when it is written
+                self._owned = 1 << 62  # a shortage shows only when it is written
             elif error.errno in NO_SPACE:
                 raise NoSpace(f"{self._path.parent}", need) from error
             else:
                 raise
 
     def _grow(self, fd: int, need: int, leave: int) -> None:
-        """More than is needed, or where that is not to be had, what is needed."""
+        """Allocate more than is needed, or, if that is not available, exactly what is needed."""
         start, found = self._end, os.fstat(fd)
         there = min(found.st_size, found.st_blocks * 512)  # a file may have holes
         for length, left in ((need + STEP_BYTES, max(leave, START_BYTES)), (need, leave)):
@@ -94,24 +95,24 @@ class OwnedSpace:
 
 
 def free_bytes(directory: Path) -> int:
-    """Return what may still be written there."""
+    """Return the number of bytes that may still be written there."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 def has_room_for(directory: Path, size: int, leave: int = START_BYTES) -> bool:
-    """Whether so much may be taken there without bringing hard times nearer, or the very end."""
+    """Whether `size` bytes may be taken there while `leave` bytes stay free."""
     return free_bytes(directory) >= size + leave
 
 
 def discard_unfinished(directory: Path) -> None:
-    """Remove what a process that was killed had half written there."""
+    """Remove the half-written files of a process that was killed."""
     for leftover in directory.glob(f"*{UNFINISHED}"):
         leftover.unlink(missing_ok=True)
 
 
 class Reserve:
-    """The reserve of one data directory.  Any thread may call it."""
+    """The reserve of one data directory. Any thread may call it."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / RESERVE_NAME
@@ -123,17 +124,17 @@ class Reserve:
             self.give_up()
 
     def demand_room(self) -> None:
-        """Raise NoSpace where a member could not even start."""
+        """Raise NoSpace if there is not even enough space for a start."""
         if free_bytes(self.path.parent) < LAST_BYTES:
             raise NoSpace(str(self.path.parent), LAST_BYTES)
 
     @property
     def held(self) -> bool:
-        """Whether the space is kept."""
+        """Whether the reserve is in place."""
         return self.path.exists()
 
     def give_up(self) -> bool:
-        """Give the space to whoever writes next; False: it was given up before."""
+        """Release the space for the next write; False: it was given up before."""
         with self._lock:
             try:
                 self.path.unlink()
@@ -143,7 +144,7 @@ class Reserve:
             return True
 
     def tend(self, free: int) -> None:
-        """Keep the space, if it is not kept and as much again is free besides."""
+        """Take the reserve back, if it was given up and as much again is free."""
         if free < 2 * self.bytes + START_BYTES or self.held:
             return
         with self._lock:

@@ -39,7 +39,7 @@ class QuerySession:
     def __init__(self, ops: Mapping[str, Op], admit: Callable[[Json], None] | None = None) -> None:
         self.closing = False
         self.is_waiting = False
-        """For whether a request is admitted: the owner reads no more meanwhile."""
+        """A request waits to be admitted; the owner reads no more meanwhile."""
         self._ops, self._admit = ops, admit
         self._buffer = b""
 

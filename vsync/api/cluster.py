@@ -45,12 +45,13 @@ from vsync.types import Member, RingId
 from vsync.wire.codec import wire_bytes_max
 
 UNREAD_BYTES_MAX: Final = 64 << 20
-"""What the application may leave unread, in all its groups, before this member pauses."""
+"""Unread bytes, in all groups of the application, at which this member pauses."""
 PAUSE_S_MAX: Final = 10.0
-"""How long it stays paused before it fails."""
+"""How long it may stay paused before it fails."""
 LEAVE_LINGER_MS: Final = 100
 RING_NAME: Final = "groups of "
-"""Prefix that keeps it apart from rings of other layers, whose members never pass the barrier."""
+"""Prefix that keeps these rings apart from rings of other layers, whose members never pass the
+barrier."""
 MEMBER_NAME_BYTES_MAX: Final = 255
 NOT_STARTED: Final = "this cluster is not started: use `async with Cluster(...)`"
 

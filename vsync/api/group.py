@@ -14,7 +14,7 @@ from vsync.errors import GroupError
 from vsync.types import Member
 
 Received = GroupMessage | GroupView
-"""Event that a group's iteration yields."""
+"""An event that a group's iteration yields."""
 
 EVENT_BYTES: Final = 256
 """Counted for each unread event in addition to its payload."""

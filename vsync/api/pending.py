@@ -10,7 +10,7 @@ from vsync.cpg.events import Failed, GroupSent
 from vsync.errors import ClusterClosed, NotDurable
 
 Accepted = asyncio.Future[int]
-"""Future of an accepted call; its result is the position."""
+"""The future of an accepted call; its result is the position."""
 
 
 class PendingCalls:

@@ -25,7 +25,7 @@ from vsync.types import Guarantee, Member, RingId
 
 GROUP_NAME_BYTES_MAX = 128
 HEAD_BYTES_MAX = 6 + GROUP_NAME_BYTES_MAX
-"""Longest head in front of the data of a group payload."""
+"""The longest head in front of the data of a group payload."""
 
 _HEAD = Struct("<BIB")  # kind, ring seq, length of the group's name
 _LIST = Struct("<BIQ8sI")  # kind, ring seq, position, history, groups

@@ -55,8 +55,8 @@ from vsync.totem.events import Deliver, Marks, Output, View
 from vsync.types import NO_RING, Guarantee, Member
 
 IN_FLIGHT_BYTES_MAX = 2 << 20
-"""What may be submitted to the ring and not be delivered yet: two token visits.  More would only be
-void, and delay the lists, when the ring breaks."""
+"""The bytes that may be submitted to the ring and not yet delivered: two token visits. More would
+only become void, and delay the lists, when the ring breaks."""
 ITEM_BYTES = 64
 """Added to the size of each accepted payload, so that empty ones are bounded as well."""
 

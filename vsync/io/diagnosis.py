@@ -21,14 +21,15 @@ from vsync.totem.node import Node
 from vsync.types import Member
 
 FOREIGN_FRAMES_MAX = 20
-"""From this many frames of another wire version on they are no line noise, and no member of theirs
-answers a hello as one that fits: some seconds' worth."""
+"""This many frames of another wire version, some seconds' worth, are no line noise: by then none of
+their members has answered a hello as one that fits."""
 
 GREETING_BYTES: Final = 64
 GREETING_TIMEOUT_S: Final = 0.5
 _MECHANISM: Final = slice(12, 32)
 _MY_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03"
-"""Signature and version only: a listener that also read my mechanism might hang up at once."""
+"""Signature and version only: a listener that also read this side's mechanism might hang up at
+once."""
 _MECHANISM_NAMES: Final = {"NULL": "ANONYMOUS"}
 
 

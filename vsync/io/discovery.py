@@ -27,13 +27,14 @@ EAGER_FOR_S: Final = 10.0
 STEADY_S: Final = 2.0
 LOOK_UP_S: Final = 5.0
 ADDRESSES_MAX: Final = 256
-"""Most addresses accepted by one process: a forger cannot make it connect to any number."""
+"""The most addresses that one process accepts, so that a forger cannot make it connect to any
+number."""
 
 _HEAD: Final = struct.Struct("<8sB8sBB")  # magic, version, tag, bytes of name, bytes of address
 _CRC: Final = struct.Struct("<I")
 
 TOLD_AFTER_S: Final = 5.0
-"""Who is not reached for so long is told: members are started one after the other."""
+"""A peer out of reach for this long is reported; members are started one after the other."""
 
 Found = Callable[[str], None]
 Reached = Callable[[str], bool]

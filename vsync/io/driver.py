@@ -29,13 +29,14 @@ CAPPED_TURNS_MAX: Final = 4
 SLICE_S: Final = 0.0005
 """How long the application may work before the socket is read again."""
 BACKLOG_EVENTS_MAX: Final = 1024
-"""With more than this to hand over the socket is not read: the late token slows the whole ring
-down, so that one member's slow application causes back-pressure and does not fill its memory."""
+"""With more events than this to hand over the socket is not read. The late token then slows the
+whole ring down, so one member's slow application causes back-pressure and does not fill its memory.
+"""
 BUSY_POLL_S: Final = 0.02
 IDLE_POLL_S: Final = 0.3
 SOON_S: Final = 0.08
 """A timer due within this time is handled, or postponed, while the process is awake anyway: waking
-an idle process costs more than what it then does.  Longer than an idle token is held."""
+an idle process costs more than its work then. Longer than the hold of an idle token."""
 TICK_S: Final = 0.001
 """Loops round timers to a millisecond, also down; waking twice is worse than waking late."""
 BUSY_FRAMES_A_SECOND: Final = 100

@@ -17,7 +17,7 @@ from typing import Final
 PROBES_MAX: Final = 20
 PROBE_EVERY_S: Final = 0.025
 PROBE_TIMEOUT_S: Final = 0.1
-"""Longer than the round trip of any network that a ring is run over."""
+"""Longer than the round trip of any network that a ring runs over."""
 
 LinkHint = Callable[[str, bool], None]
 """Called with an address and whether it refused a connection; False: the link to it broke."""

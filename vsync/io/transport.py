@@ -35,8 +35,8 @@ RECONNECT_MS: Final = 20
 RECONNECT_MS_MAX: Final = 100
 """A member that comes back is reconnected within this time."""
 CONNECT_MS: Final = 300
-"""An attempt that gets no answer is given up and begun anew: the kernel would repeat its own after
-1, 3, 7 s and so on, and a network that is back would be found as late."""
+"""An attempt without an answer is given up and restarted after this time. The kernel would repeat
+its own after 1, 3, 7 s and so on, and notice as late that a network is back."""
 HANDSHAKE_MS: Final = 2_000
 """A paused peer's kernel still accepts connections; without this bound the link to it would be down
 for half a minute after it resumes."""
@@ -44,13 +44,14 @@ UNACKNOWLEDGED_MS: Final = 5_000
 """How long the kernel may retransmit on a dead connection before it is closed and reopened."""
 
 HAIL_MS: Final = 500
-"""How long one frame to an address that is no peer may take, connection included."""
+"""How long one frame to an address that is no peer may take, including the connection."""
 
 FEW_FRAMES: Final = 3
 READS_A_FRAME: Final = 4
 
 SHARED_BYTES_MIN: Final = 8192
-"""From here on a broadcast frame is given to libzmq once: it costs an object, and saves a copy."""
+"""From this size on a broadcast frame is given to libzmq once: that costs an object, and saves a
+copy."""
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)

@@ -92,7 +92,7 @@ class Primary:
         self.activation: Activation | None = None
         self.counters: dict[str, int] = {}
         self.meetings = 0
-        """How many views there have been with another member."""
+        """The number of views so far that had another member."""
         self._reports: dict[Member, StateReport] = {}
         self._reported: StateReport | None = None  # this member's, as last sent
         self._replies: dict[Member, bool] = {}  # promised (True) or behind (False)

@@ -19,7 +19,7 @@ from vsync.types import Member, RingId
 APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP, REPROPOSED, HELD = (
     bytes([n]) for n in range(1, 9)
 )
-"""First byte of each ring payload: what kind of message it is."""
+"""First byte of each ring payload: the kind of the message."""
 
 
 class StateReport(NamedTuple):
@@ -80,7 +80,9 @@ class StateReport(NamedTuple):
     shutdown_id: str = ""
     vote: bool = False
     took_nothing: bool = False
-    """Of one of a pair that went on alone: no client has anything of what it did since."""
+    """For one of a pair that continued alone: no client has seen anything that it has done
+    since.
+    """
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""

@@ -2,7 +2,8 @@
 
 They were delivered in the transitional configuration. Another member may have learnt in time that
 the first of them were safe, applied them and replied to clients, so none may be dropped while that
-view has no successor. Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
+view has no successor.
+Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
 """
 
 from __future__ import annotations

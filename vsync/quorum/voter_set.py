@@ -55,9 +55,9 @@ from vsync.types import record
 CHANGE = "->"
 Terms = tuple[str, ...]
 EXACT_MAX = 18
-"""Most voters of a set: all subsets are checked, 2 ** 18 is a quarter of a million."""
+"""The most voters of a set: all subsets are checked, and 2 ** 18 is a quarter of a million."""
 JUDGED_MAX = 1024
-"""Of how many subsets it is kept whether they are quorate: of ten voters all."""
+"""The number of subsets whose verdict is cached: all subsets of ten voters."""
 
 
 def majority(votes: int) -> int:
@@ -91,11 +91,11 @@ class VoterSet:
     counted: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """The votes of the members with data that are not away."""
     total: int = field(init=False, repr=False, compare=False)
-    """The votes that the quorum is counted from."""
+    """The votes from which the quorum is computed."""
     breaker: str = field(init=False, repr=False, compare=False)
     """The voter that decides between two halves; empty: none."""
     judged: dict[frozenset[str], bool] = field(init=False, repr=False, compare=False)
-    """Whether these have a quorum: of the members that have reached a position."""
+    """Cache: whether these members, which have reached a position, have a quorum."""
 
     def __post_init__(self) -> None:
         counted = {name: votes for name, votes in self.votes.items() if name not in self.away}

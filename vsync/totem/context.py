@@ -24,7 +24,7 @@ TRACED = frozenset(
         "fragments_sent_again", "fragment_restarted",
     )
 )  # fmt: skip
-"""Events that a trace shows beside the drops."""
+"""Events that a trace shows in addition to the drops."""
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -44,7 +44,7 @@ class Timer(IntEnum):
 
 
 Timers = dict[Timer, Callable[[float], None]]
-"""What is called, with the time, when a timer is due."""
+"""The function called, with the time, when a timer is due."""
 
 
 class Context:

@@ -13,7 +13,7 @@ from vsync.totem.events import Marks, Note, Output, Transitional
 
 Fields = dict[str, str | int | float]
 Fact = tuple[float, str, Fields]
-"""When, what kind, and the fields."""
+"""Time, kind and fields."""
 
 KINDS = {
     "trace": "a trace begins: which member writes it",

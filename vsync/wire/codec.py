@@ -54,16 +54,17 @@ from vsync.wire.messages import (
 
 WIRE_VERSION_MIN = 1
 WIRE_VERSION = 1
-"""The oldest and the newest version of the frames that this release reads and writes.  A release
+"""The oldest and the newest version of the frames that this release reads and writes. A release
 that changes a frame raises the second, writes the older layout into frames of the older version,
-and goes by the first byte of each frame that it reads; the next one may then raise the first."""
+and goes by the first byte of each frame that it reads; the next release may then raise the first.
+"""
 HELLO_VERSION = 0  # of the one frame that every version can read, see `compatibility`
 WANTED_MAX = 1024
 CONTROL_BYTES_MAX = 1 << 20
-"""What joins, commits and tokens of a ring at its limits may need, however small its frames are: a
-commit in which each of 64 members is obliged to all has a quarter of it."""
+"""Room for the joins, commits and tokens of a ring at its limits, however small its frames are: a
+commit in which each of 64 members is obliged to all needs a quarter of it."""
 COUNT_MAX = 1 << 62
-"""No correct hop, sequence number or backlog reaches it; a larger one would, one step later, not
+"""No correct hop, sequence number or backlog reaches it. A larger one would, one step later, not
 fit the frame that this member must send."""
 SENT_MAX = 1 << 31
 ITEMS_MAX = 65536
@@ -94,7 +95,7 @@ _GUARANTEES = {int(g): g for g in Guarantee}
 MEMBERSHIP_KINDS = frozenset(
     (FrameKind.JOIN, FrameKind.COMMIT, FrameKind.MERGE, FrameKind.PROBE, FrameKind.ALIVE)
 )
-"""Frames that reach members outside of the sender's ring; the others stay within it."""
+"""Frames that reach members outside the sender's ring; the others stay within it."""
 
 
 class Versions(NamedTuple):
@@ -125,7 +126,7 @@ class Envelope(NamedTuple):
 
 
 _Opened = dict[int, tuple[Envelope, int]]
-"""By kind and version: the envelope of one sender's frames, and what their checksums start from."""
+"""By kind and version: the envelope of one sender's frames, and the seeds of their checksums."""
 
 
 def cluster_tag(cluster: str) -> bytes:

@@ -38,7 +38,7 @@ class Content(IntEnum):
 
 
 NOBODY = 0xFFFF
-"""The `aru_by` of a token whose aru nobody holds back."""
+"""The `aru_by` of a token whose aru no member holds back."""
 
 
 class Pace(NamedTuple):
@@ -51,7 +51,7 @@ class Pace(NamedTuple):
 
 
 NO_PACE = Pace(0, 0, 0)
-"""Of a ring's first token: nobody has decided anything."""
+"""The pace of a ring's first token: nothing is decided yet."""
 
 
 class Token(NamedTuple):

@@ -27,7 +27,7 @@ from collections.abc import Collection
 from vsync.types import NO_RING, Member, RingId
 
 SLACK = 0.2
-"""Share by which the wait is longer than the lease, for clock drift and late timers."""
+"""The share by which the wait exceeds the lease, for clock drift and late timers."""
 
 
 class Lease:

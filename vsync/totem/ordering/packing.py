@@ -126,8 +126,8 @@ class SendQueue:
 
 
 PIECES_APART_MAX = 1024
-"""So many pieces are kept one by one.  A join at the end costs a twentieth of a buffer that grows;
-but pieces may be small and many, and each by itself takes some 60 bytes more."""
+"""Up to this many pieces are kept one by one. Joining them at the end costs a twentieth of a
+growing buffer; but pieces may be small and many, and each takes some 60 bytes more by itself."""
 
 
 class _Partial:

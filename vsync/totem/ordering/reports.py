@@ -11,7 +11,8 @@ behind frames that all members know, by the token, to be safe; and only while th
 has not fallen, because a fall is seen with the token and must be seen first.
 
 A late or lost report proves nothing: the keeper passes the token on, and what earlier reports
-established stays true. Decision: docs/decisions/0098-reports-in-place-of-rotations.md.
+established stays true.
+Decision: docs/decisions/0098-reports-in-place-of-rotations.md.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from vsync.wire.messages import Report
 _new = tuple.__new__  # half the cost of calling the class
 
 MEMBERS_MAX = 5
-"""Of a larger ring the token takes fewer frames than the reports of all to all."""
+"""In a larger ring the token needs fewer frames than the reports of all to all."""
 FRAMES_MAX = 2
-"""More of them at once go with the token: then a rotation costs little for each."""
+"""More frames than this at once go with the token: a rotation then costs little for each."""
 
 
 class Reports:

@@ -28,15 +28,17 @@ from vsync.totem.config import RingConfig
 from vsync.wire.messages import Pace, Token
 
 WINDOW_S = 15.0
-"""What was measured is remembered for one such window to two."""
+"""Measurements are remembered for one to two such windows."""
 SMOOTHING = 1 / 8
 LEASE_ROTATIONS = 3
 """A lease counts from the last token but one: two rotations, and one to spare."""
 SAID_BEFORE_HOLD = 3
-"""So many tokens say the longer lease before one is held: a member acts for the lesser of two."""
+"""This many tokens carry the longer lease before one is held: a member acts for the lesser of
+two.
+"""
 TIMEOUT_ROTATIONS = 2
 TIMEOUT_LEASES = 3
-"""As by the settings' defaults: a ring that is slow is not given up within its lease."""
+"""As with the default settings: a slow ring is not given up within its lease."""
 
 
 class Tempo:
