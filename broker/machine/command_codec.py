@@ -1,10 +1,10 @@
 # mypy: disable-error-code="import-untyped"
-"""How commands travel: a *blob* is what an origin submits as one ordered message.
+"""Encoding of commands: a *blob* is what an origin submits as one ordered message.
 
-It holds many commands of one session, the number of the blob in that session and the origin's
-clock. Publishes that follow each other and differ in body and number alone are one record. Nothing
-in it is trusted: bytes that do not have exactly the shape of `commands.py`, or of such a run, are a
-`BlobMalformed` at every member alike, since the verdict depends on the bytes alone. The replica
+A blob holds many commands of one session, its number in that session and the origin's clock.
+Consecutive publishes that differ only in body and number are one record. Nothing in a blob is
+trusted: bytes that do not have exactly the shape of `commands.py`, or of such a run, are a
+`BlobMalformed` at every member alike, because the verdict depends on the bytes alone. The replica
 gives such a blob one position and the outcome MALFORMED.
 Decision: docs/decisions/0130-publishes-alike-travel-as-one.md.
 """
@@ -29,9 +29,9 @@ from broker.machine.commands import (
 
 BLOB_VERSION = 1
 RUN = 127
-"""No command: publishes that differ in their bodies, and in their numbers, which rise by one or are
-all 0. In place of number and body it has the first number and all bodies, of which there are two at
-least."""
+"""A run, which is no command: publishes that differ only in their bodies and in their numbers,
+which rise by one or are all 0. In place of number and body it has the first number and at least two
+bodies."""
 RUN_NUMBER_MAX = 1 << 62
 BLOB_COMMANDS_MAX = 65_535
 BODY_BYTES_MAX = 128 * 1024 * 1024
@@ -41,18 +41,20 @@ TABLE_ITEMS_MAX = 4096
 
 
 class BlobMalformed(ValueError):
-    """These bytes are no blob; the reason names the first fault and is the same everywhere."""
+    """These bytes are not a blob; the reason names the first fault and is the same at all
+    members.
+    """
 
 
 class Blob(NamedTuple):
     session: int
-    blob_no: int  # counts from 1 in its session, without a gap
-    time_us: int  # wall clock of the origin
+    blob_no: int  # counts from 1 in its session, without gaps
+    time_us: int  # the origin's wall clock
     commands: tuple[Command, ...]
 
 
 def pack_blob(session: int, blob_no: int, time_us: int, commands: list[Command]) -> bytes:
-    """One ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
+    """Encode one ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
     records = _in_runs(commands)
     if commands and is_large(commands[-1][-1]):
         head = msgpack.packb((BLOB_VERSION, session, blob_no, time_us)), _array_head(len(records))
@@ -64,7 +66,7 @@ def pack_blob(session: int, blob_no: int, time_us: int, commands: list[Command])
 
 
 def _in_runs(commands: list[Command]) -> Sequence[tuple[object, ...]]:
-    """The same with runs in place of publishes, in the order of the commands."""
+    """The commands in order, with runs in place of similar publishes."""
     records: list[tuple[object, ...]] = []
     at, end = 0, len(commands)
     while at < end:
@@ -80,7 +82,9 @@ def _in_runs(commands: list[Command]) -> Sequence[tuple[object, ...]]:
 
 
 def _bodies_alike(commands: list[Command], at: int) -> list[bytes]:
-    """The bodies of the publishes from this one on that make a run; large ones are in none."""
+    """The bodies of the publishes from this one on that form a run; large bodies are never in
+    one.
+    """
     publishes = cast("list[Publish]", commands)
     _, conn, chan, number, exchange, key, flags, properties, _ = publishes[at]
     step = 1 if number else 0
@@ -100,22 +104,23 @@ def _bodies_alike(commands: list[Command], at: int) -> list[bytes]:
 
 
 LARGE_BYTES = 4096
-"""From here on it costs more to have msgpack copy bytes, twice, than to write down what surrounds
-them."""
+"""From this size on, having msgpack copy the bytes, twice, costs more than writing their head
+here.
+"""
 
 
 def is_large(value: object) -> TypeGuard[bytes]:
-    """Whether bytes are packed by `head_of_bytes` and themselves."""
+    """Whether to pack these bytes as `head_of_bytes` followed by the bytes themselves."""
     return type(value) is bytes and len(value) >= LARGE_BYTES
 
 
 def with_more_items(packed: bytes, count: int) -> bytes:
-    """A packed tuple of a few items, so that so many more may be put behind it."""
+    """A packed tuple of a few items, changed so that this many more items may follow it."""
     return bytes((packed[0] + count,)) + packed[1:]
 
 
 def head_of_bytes(value: bytes) -> bytes:
-    """What msgpack puts before these."""
+    """The head that msgpack puts before these bytes."""
     size = len(value)
     return b"\xc6" + size.to_bytes(4, "big") if size > 0xFFFF else b"\xc5" + size.to_bytes(2, "big")
 
@@ -132,7 +137,7 @@ def _parts(record: tuple[object, ...]) -> list[bytes]:
 
 
 def unpack_blob(data: bytes) -> Blob:
-    """The blob in these bytes; raises `BlobMalformed` for anything else, and nothing but that."""
+    """Decode a blob; raises `BlobMalformed`, and nothing else, for any other bytes."""
     try:
         envelope = msgpack.unpackb(
             data,
@@ -157,7 +162,7 @@ def unpack_blob(data: bytes) -> Blob:
     if session < 0 or blob_no < 0 or time_us < 0:
         msg = "blob envelope has a negative number"
         raise BlobMalformed(msg)
-    if not records:  # an item moves the position by the number of its commands
+    if not records:  # each command of an item moves the position by one
         msg = "blob has no command"
         raise BlobMalformed(msg)
     has_runs = False
@@ -201,7 +206,7 @@ _ENVELOPE = (int, int, int, int, tuple)
 
 
 def _shape(record: type[Command]) -> tuple[type, ...]:
-    """A type per item; of one that may be None, the other type."""
+    """One type per item; the other type for an item that may be None."""
     hints = [
         get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
         for hint in get_type_hints(record).values()
@@ -215,7 +220,7 @@ _OTHER_SHAPES = {DEFINE: (*_SHAPES[DEFINE][:-1], type(None))}
 
 
 def _has_good_table(command: tuple[object, ...]) -> bool:
-    """Tables are walked recursively later on, so their depth and types are bounded here."""
+    """Tables are walked recursively later, so their depth and types are bounded here."""
     return all(
         not item or _table_items(item, 0) <= TABLE_ITEMS_MAX
         for item in command

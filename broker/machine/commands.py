@@ -1,13 +1,14 @@
-"""The closed list of what is replicated: every change of the machine is one of these commands.
+"""The closed list of commands: every change of the machine is one of these.
 
-A command is a plain tuple whose first item is its KIND. The NamedTuples below name the other
-items: an origin builds them, and handlers name them in their signatures. `unpack_blob`
-(command_codec.py) returns plain tuples of the same shape, checked item by item, because the hot
-path only ever unpacks them.
+A command is a plain tuple whose first item is its KIND. The NamedTuples below name the other items:
+origins build them, and handlers name them in their signatures. `unpack_blob` (command_codec.py)
+returns plain tuples of the same shape, checked item by item, because the hot path only ever unpacks
+them.
 
-Everything here was decided once, at the origin: names, tags, time, permission.
+Every choice in a command was made once, at the origin: names, tags, time, permission.
 Decision: docs/decisions/0016-decide-once-at-the-origin.md.
-How commands travel is in `command_codec.py`.
+
+`command_codec.py` encodes commands.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -18,10 +19,10 @@ Table: TypeAlias = dict[str, Value]
 # Outcomes of a command that are not AMQP reply codes. The replica chains each outcome as u16.
 OK = 0
 IGNORED = 1  # unknown session, connection or channel: the command came too late
-MALFORMED = 2  # given by the replica to a blob that unpack_blob refused (it takes one position)
+MALFORMED = 2  # given by the replica to a blob that unpack_blob refused (takes one position)
 OUT_OF_SEQUENCE = 3  # given by the replica to a blob that accept_blob refused (one position)
 UNROUTABLE = 200  # a publish that was accepted and reached no queue
-REPEATED = 201  # a publish whose number was taken before: nothing is done, the answer is the same
+REPEATED = 201  # a publish with a number used before: nothing is done, the answer is the same
 
 # Client commands: below 64. Control commands of members: 64 and above.
 REFUSED = 0  # no command: the one position of a blob of which nothing was executed
@@ -67,7 +68,7 @@ KINDS_MAX = 76
 MANDATORY = 1
 IMMEDIATE = 2
 PERSISTENT = 4
-# And of Publish.flags: `body` comes after the parts that the channel has sent.
+# And in Publish.flags: `body` follows the parts that the channel has sent.
 IN_PARTS = 8
 
 # TxSettle.action
@@ -87,14 +88,14 @@ class ConnectionOpen(NamedTuple):
 
 
 class ConnectionClose(NamedTuple):
-    """The client is gone, cleanly or not: unacked return in place, exclusive queues go."""
+    """The client is gone, cleanly or not: unacked messages return in place, exclusive queues go."""
 
     kind: int
     conn: int
 
 
 class ChannelOpen(NamedTuple):
-    """No reply effect: open-ok is the gateway's, since nothing can refuse it."""
+    """No reply effect: the gateway sends open-ok, since nothing can refuse it."""
 
     kind: int
     conn: int
@@ -102,7 +103,7 @@ class ChannelOpen(NamedTuple):
 
 
 class ChannelClose(NamedTuple):
-    """Replies channel.close-ok, so that it follows the replies of all that came before it."""
+    """Replies channel.close-ok, so that it follows the replies to everything before it."""
 
     kind: int
     conn: int
@@ -157,7 +158,7 @@ class ExchangeUnbind(NamedTuple):
 
 
 class QueueDeclare(NamedTuple):
-    """The name of a server-named queue is stamped by the gateway ("amq.gen-" and random)."""
+    """The gateway stamps the name of a server-named queue ("amq.gen-" and random characters)."""
 
     kind: int
     conn: int
@@ -228,8 +229,8 @@ class Publish(NamedTuple):
 
 
 class BodyPart(NamedTuple):
-    """A part of the body of the channel's next Publish, which has IN_PARTS: so that no command is
-    large, and others get their turn in between."""
+    """A part of the body of the channel's next Publish, which has IN_PARTS. Parts keep every
+    command small, so that other clients get their turn in between."""
 
     kind: int
     conn: int
@@ -248,7 +249,7 @@ class Consume(NamedTuple):
     exclusive: bool
     nowait: bool
     arguments: Table
-    prefetch: int  # the channel's per-consumer prefetch at the time of the consume; 0 = none
+    prefetch: int  # the channel's per-consumer prefetch when it consumed; 0 = none
 
 
 class Cancel(NamedTuple):
@@ -268,7 +269,7 @@ class Get(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """`tag` 0 with `multiple`: all that is unacked on the channel."""
+    """`tag` 0 with `multiple`: everything unacked on the channel."""
 
     kind: int
     conn: int
@@ -289,7 +290,7 @@ class Nack(NamedTuple):
 
 
 class Recover(NamedTuple):
-    """Always replies basic.recover-ok: for recover-async the gateway drops that reply."""
+    """Always replies basic.recover-ok; the gateway drops that reply for recover-async."""
 
     kind: int
     conn: int
@@ -309,8 +310,8 @@ class Qos(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The owner wrote all no-ack deliveries and gets of the channel up to this delivery tag: that
-    settles them, and is the credit of no-ack consumers."""
+    """The owner wrote all no-ack deliveries and gets of the channel up to this delivery tag. This
+    settles them, and gives no-ack consumers credit."""
 
     kind: int
     conn: int
@@ -333,7 +334,7 @@ class TxSettle(NamedTuple):
 
 
 class TxCommit(NamedTuple):
-    """All publishes, then all settlements, at this one position; or an error and none of them."""
+    """All settlements and all publishes, at this one position; or an error and none of them."""
 
     kind: int
     conn: int
@@ -345,7 +346,7 @@ class TxCommit(NamedTuple):
 class ActiveMember(NamedTuple):
     name: str
     incarnation: int
-    fresh: bool  # it does not continue its former session: crashed, joined, or lost the primary
+    fresh: bool  # it does not continue its former session: it crashed, joined, or lost the primary
 
 
 class Activate(NamedTuple):
@@ -354,10 +355,10 @@ class Activate(NamedTuple):
     kind: int
     epoch: int
     members: tuple[ActiveMember, ...]
-    cold: bool  # nobody carried live state over: only what is durable remains
+    cold: bool  # no member carried live state over: only durable content remains
     voters: tuple[str, ...]
     cluster_id: str
-    version: int = 0  # of the machine, for a state in which none is in force yet
+    version: int = 0  # version of the machine, for a state in which none is in force yet
 
 
 class DigestClaim(NamedTuple):
@@ -371,11 +372,11 @@ class DigestClaim(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """How far the machine's time has gone by the sender's clock. Only this moves it."""
+    """How far the machine's time has advanced by the sender's clock. Only ticks move it."""
 
     kind: int
     reached_us: int
-    ahead_us: int  # where the clock will be when what the sender submits next is applied
+    ahead_us: int  # the time on that clock when the sender's next submission is applied
     applied: int  # the position up to which the sender had applied when it read its clock
 
 
@@ -395,8 +396,8 @@ class Poisoned(NamedTuple):
 
 
 class Reexecuted(NamedTuple):
-    """What the sender gets at a disputed position when it re-executes its own store; a no-op for
-    the machine. `verdict`: REPRODUCED, FAILED or UNPROVEN (broker/divergence/split_vote.py)."""
+    """The result of the sender's re-execution of its own store up to a disputed position; a no-op
+    for the machine. `verdict`: REPRODUCED, FAILED or UNPROVEN (broker/divergence/split_vote.py)."""
 
     kind: int
     position: int
@@ -406,8 +407,8 @@ class Reexecuted(NamedTuple):
 
 
 class Voters(NamedTuple):
-    """From here on others vote, if `before` is who votes until here. What the terms mean is for
-    the layer below (vsync/quorum/voter_set.py); a change takes two of these
+    """Changes the voters from here on, if `before` are the voters until here. The layer below
+    interprets the terms (vsync/quorum/voter_set.py); a change takes two of these commands
     (vsync/quorum/reconfiguration.py)."""
 
     kind: int
@@ -416,8 +417,8 @@ class Voters(NamedTuple):
 
 
 class Upgrade(NamedTuple):
-    """From here on the machine does what this version of it does. All members of the view of
-    `epoch` can: in a later one there may be a member of an older release."""
+    """From here on the machine behaves as in this version. All members of the view of `epoch` can
+    execute it; a later view may have a member of an older release."""
 
     kind: int
     epoch: int
@@ -425,7 +426,7 @@ class Upgrade(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """The sender runs out of something, or does so no more. While an alarm of any member is on, no
+    """The sender is running out of something, or no longer is. While any member's alarm is on, no
     member takes publishes."""
 
     kind: int
@@ -435,11 +436,11 @@ class Alarm(NamedTuple):
 
 
 class Define(NamedTuple):
-    """An operator sets something for the whole cluster: a user, a virtual host, a policy. The
-    member at which it was asked for gets a `Defined`; the others just have it, too."""
+    """An operator defines something for the whole cluster: a user, a virtual host, a policy. The
+    member that was asked gets a `Defined`; all members get the definition."""
 
     kind: int
-    request: int  # of the sender; comes back in its `Defined`
+    request: int  # the sender's; returned in its `Defined`
     by: str  # the operator's user, for people
     what: str  # one of handlers/definitions.KINDS
     vhost: str  # empty: of the whole cluster
@@ -448,15 +449,16 @@ class Define(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """The sender becomes the active member, if no member is (active-passive mode). This counts in
-    the epoch in which it was judged: what an operator wanted in one view is not done in another."""
+    """The sender becomes the active member, if no member is (active-passive mode). Counts only in
+    the epoch in which it was judged: an operator's wish for one view is not carried out in another.
+    """
 
     kind: int
     epoch: int
 
 
 class Demote(NamedTuple):
-    """The sender is the active member no more; in the same way."""
+    """The sender is no longer the active member; counts in the same way."""
 
     kind: int
     epoch: int

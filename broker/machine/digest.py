@@ -1,12 +1,12 @@
 # mypy: disable-error-code="import-untyped"
-"""The state's digest (the root): a 64-bit additive multiset hash with an element per thing.
+"""The state's digest (the root): a 64-bit additive multiset hash with one element per thing.
 
-Root = sum modulo 2**64 of one element per thing. A change adds and takes away elements, so its
-cost does not depend on the size of the state; `recompute_root` sums them all anew. Sums, not XOR:
+Root = sum modulo 2**64 of one element per thing. A change adds and subtracts elements, so its cost
+does not depend on the size of the state; `recompute_root` sums all elements anew. Sums, not XOR:
 the same thing twice must not cancel out. Counters add `salt * value`. The encoding is fixed: little
 endian integers, or msgpack with the keys of tables in order.
 
-A message's element is recomputed from the bytes held when it leaves, so a corrupted copy
+A message's element is recomputed when it leaves, from the bytes held then. So a corrupted copy
 leaves a trace in the root for ever instead of cancelling out.
 Decision: docs/decisions/0017-digests-are-voted-on.md.
 """
@@ -34,8 +34,8 @@ content_of: Callable[[bytes, int], int] = xxh3_64_intdigest
 place = struct.Struct("<QQQQQ").pack
 PLACE_FIELDS = 5
 head = struct.Struct("<QQqIIII").pack
-"""What `message_hash`, `ready_element` and `held_element` are made of. A function around them costs
-as much as they do, so loops over runs write them down: `content_of(head(...) + text, hashed)` and
+"""The input of `message_hash`, `ready_element` and `held_element`. A function call costs as much as
+the hash itself, so loops over runs inline them: `content_of(head(...) + text, hashed)` and
 `element_of(place(...))`."""
 _key = struct.Struct("<Q16sQQQ").pack
 
@@ -44,7 +44,7 @@ _EACH_PLACE = struct.Struct(f"{8 * PLACE_FIELDS}s").iter_unpack
 
 
 def body_hash(body: Body) -> int:
-    """A body's own hash; that of a large one was computed as its parts came."""
+    """A body's own hash; that of a large body was computed as its parts came."""
     return body.hashed if type(body) is LargeBody else bytes_hash(body)
 
 
@@ -59,7 +59,7 @@ def message_hash(
     body: Body,
     hashed: int,
 ) -> int:
-    """Over all that a message is. Lengths come first, so no two messages share one encoding.
+    """The hash of all parts of a message. Lengths come first, so no two messages share an encoding.
     `hashed` is the body's own hash, which a client can compute too: evidence names bodies by it."""
     sizes = len(exchange), len(properties), len(body)
     text = (exchange + key).encode() + properties
@@ -76,7 +76,9 @@ def message_hashes(
     properties: Collection[bytes],
     bodies: Collection[Body],
 ) -> list[int]:
-    """`message_hash` of many, by columns of one length: a restart hashes all that it restores."""
+    """`message_hash` of many, by columns of one length: a restart hashes every message it
+    restores.
+    """
     lengths = map(len, exchanges), map(len, properties), map(len, bodies)
     heads = map(head, numbers, created_us, ttl_us, flags, *lengths)
     texts = map(str.encode, map(add, exchanges, keys))
@@ -97,8 +99,8 @@ def ready_elements(
 
 
 def elements_in_a_row(contents: Sequence[int], queue_id: int, first: int, redelivered: bool) -> int:
-    """The same of those that have the numbers from `first` on: what is hashed is made of all at
-    once, by columns, which a start does three times for each message that waits on disk."""
+    """The same for consecutive messages numbered from `first` on. The hash inputs of all are built
+    at once, by columns, because a start does this three times for each message waiting on disk."""
     size = len(contents)
     places = array("Q", bytes(8 * PLACE_FIELDS * size))
     places[0::PLACE_FIELDS] = array("Q", contents)
@@ -120,27 +122,27 @@ def held_element(content: int, queue_id: int, seq: int, holder: int, tag: int) -
 
 
 def producer_element(salt: int, epoch: int, used: int, highest: int) -> int:
-    """Of a producer that numbers its messages, but for the numbers."""
+    """The element of a producer that numbers its messages, without the numbers."""
     return xxh3_64_intdigest(place(salt, epoch, used, highest, MASK))
 
 
 def number_element(salt: int, number: int, entry: int) -> int:
-    """Of what became of one number of a producer."""
+    """The element of the outcome of one number of a producer."""
     return xxh3_64_intdigest(place(salt, number, entry, 0, MASK - 1))
 
 
 def window_element(salt: int, key: bytes, place: int, noted_us: int, volatile: bool) -> int:
-    """Of a key in the window of a queue."""
+    """The element of a key in the window of a queue."""
     return xxh3_64_intdigest(_key(salt, key, place, noted_us + noted_us + volatile, MASK - 3))
 
 
 def part_element(salt: int, index: int, data: bytes) -> int:
-    """Of a part of a body that is not whole yet; `salt` is that of its channel."""
+    """The element of a part of an incomplete body; `salt` is that of its channel."""
     return xxh3_64_intdigest(place(salt, index, bytes_hash(data), 0, MASK - 2))
 
 
 def item_hash(*items: Value) -> int:
-    """Element or salt of a record: the name of its kind first."""
+    """The element or salt of a record; the name of its kind comes first."""
     return int(xxh3_64_intdigest(msgpack.packb(items)))
 
 

@@ -1,9 +1,9 @@
-"""The closed list of what the machine asks its own member to do.
+"""The closed list of effects: what the machine asks its own member to do.
 
-Effects are built only for connections of the local member's session: every member computes the
-same change, one of them replies. They come in the order in which they must be sent. The outbox
-holds those with `durable` until the position of their command is durable, and with them whatever
-follows on the same channel if AMQP requires that order.
+Effects are built only for connections of the local member's session: every member computes the same
+change, and one of them replies. They come in the order in which they must be sent. The outbox holds
+effects marked `durable` until the position of their command is durable, and with them later effects
+on the same channel if AMQP requires that order.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ from broker.waiting.bodies import Body
 
 
 class Reply(NamedTuple):
-    """An answer method; `args` in the order of the AMQP specification, without nowait bits."""
+    """A reply method; `args` in the order of the AMQP specification, without nowait bits."""
 
     conn: int
     chan: int
@@ -72,7 +72,7 @@ class Confirm(NamedTuple):
     conn: int
     chan: int
     publish_no: int
-    durable: bool  # of a persistent message; for checkers: the outbox lets every confirm wait
+    durable: bool  # of a persistent message; for checkers, as the outbox lets every confirm wait
     ack: bool  # False: the queue refused it (basic.nack)
 
 
@@ -112,8 +112,8 @@ class SessionStarted(NamedTuple):
 
 
 class Defined(NamedTuple):
-    """What became of this member's own `Define`; `code` as HTTP has it (handlers/definitions.py).
-    It does not concern a client: the outbox hands it on when its position is durable."""
+    """The result of this member's own `Define`; `code` is an HTTP status (handlers/definitions.py).
+    No client waits for it: the outbox hands it on when its position is durable."""
 
     request: int
     code: int

@@ -1,10 +1,9 @@
-"""The machine: one command at one position, the same change at every member.
+"""The machine: one command at one position makes the same change at every member.
 
-It reads no clock, random source, socket or disk. It validates, then mutates; an error of a client
-is a value (an outcome, and an effect for the member that holds the connection), so `apply` raises
-only for a bug, and then this member must stop
-(docs/decisions/0013-validate-then-mutate.md). This module only routes: the
-handlers are in the modules of their subjects.
+It reads no clock, random source, socket or disk. It validates, then mutates. A client's error is a
+value (an outcome, and an effect for the member that holds the connection), so `apply` raises only
+for a bug, and then this member must stop (docs/decisions/0013-validate-then-mutate.md). This module
+only routes; each handler is in the module of its subject.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,8 +39,8 @@ ChannelHandler = Callable[[State, Channel, Command], int]
 
 
 class Machine(State):
-    """Effects are built only for connections of the session of the member named `local`; nothing
-    else depends on who that is."""
+    """The replicated state with its handlers. Effects are built only for connections of the session
+    of the member named `local`; nothing else depends on which member that is."""
 
     __slots__ = ()
 
@@ -51,7 +50,8 @@ class Machine(State):
         self.digest = checks.recompute_root(self)
 
     def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
-        """The outcome of the command. Positions rise by one; effects are appended in order."""
+        """Apply a command; return its outcome. Positions rise by one; effects are appended in
+        order."""
         self.position = position
         self.time_us = time_us
         kind = command[0]
@@ -59,7 +59,7 @@ class Machine(State):
         if on_channel is None:
             outcome = _ON_SESSION[kind](self, session, command)
         else:
-            # All these kinds have the connection and the channel in their second and third item.
+            # All these kinds have the connection and the channel as second and third item.
             key = (session, command[1], command[2])  # type: ignore[misc]
             channel = self.channels.get(key)  # type: ignore[arg-type]
             if channel is None or not channel.open:
@@ -85,8 +85,8 @@ class Machine(State):
         return sessions.accept_blob(self, member, session, blob_no)
 
     def take_moves(self) -> tuple[bytes, list[Queue]]:
-        """What happened to messages since the last call, in rows of move_log.MOVE, and the queues
-        that were declared meanwhile."""
+        """Return the moves of messages since the last call, in rows of move_log.MOVE, and the
+        queues declared meanwhile."""
         if not self.moves:
             return b"", []
         moves, declared = b"".join(self.moves), self.declared
@@ -102,18 +102,18 @@ class Machine(State):
 
     @property
     def wants_tick(self) -> bool:
-        """Some message or queue may expire, or something goes on at the next position: the members
-        should tick."""
+        """Whether members should tick: a message or queue may expire, or work continues at the next
+        position."""
         return cluster_time.pending(self) or cluster_time.goes_on(self)
 
     @property
     def due_in_us(self) -> int:
-        """Nothing can expire within this time: how often to tick may depend on it."""
+        """Nothing can expire within this time; the frequency of ticks may depend on it."""
         return 0 if cluster_time.goes_on(self) else cluster_time.due_us(self) - self.now_us
 
     def free(self, count: int) -> int:
-        """Free about so many of the messages that were purged, and their places; return how many.
-        It takes time, and changes nothing: nothing refers to them any more."""
+        """Free about this many of the purged messages, and their places; return how many. Takes
+        time but changes nothing, because nothing refers to them any more."""
         freed = 0
         while self.discarded and freed < count:
             messages = self.discarded[-1]
@@ -123,8 +123,8 @@ class Machine(State):
         return freed
 
     def free_also(self, other: "Machine") -> None:
-        """Free the messages of a machine that is not used any more with this one's: it must not
-        hold the last reference to a million of them as it goes."""
+        """Free the messages of a machine no longer in use along with this one's, so that it does
+        not hold the last reference to a million of them when it goes."""
         self.discarded += other.discarded
         other.discarded = []
         for vhost in other.vhosts.values():
@@ -137,7 +137,8 @@ class Machine(State):
         return alarms.sentence(self) if self.alarms else ""
 
     def queue_rows(self) -> list[QueueRow]:
-        """A row per queue: two members whose roots differ find the queue by comparing these."""
+        """One row per queue: two members whose roots differ find the differing queue by comparing
+        these."""
         return [
             QueueRow(
                 vhost.name,
@@ -158,33 +159,33 @@ class Machine(State):
         return self.digest
 
     def recompute_root(self) -> int:
-        """The root computed anew, from the bytes that are held now."""
+        """The root computed anew, from the bytes held now."""
         return checks.recompute_root(self)
 
     def snapshot(self, *, pages: bool = False) -> Iterator[bytes]:
-        """The state as it is now, in chunks of at most 256 KiB. All members have the same, but for
-        that of who has `pages` go as they are."""
+        """The current state, in chunks of at most 256 KiB. All members produce the same chunks,
+        unless `pages` are written unchanged."""
         return snapshots.Cut(self, at_once=True, pages=pages).chunks()
 
     def snapshot_in_steps(self, *, pages: bool = False) -> Iterator[bytes | None]:
-        """The same with empty chunks in between, where who must not wait long can pause, and None
-        where what comes next is being read from disk."""
+        """The same with empty chunks in between, at which a caller with little time can pause, and
+        None where the next content is being read from disk."""
         return snapshots.Cut(self, at_once=False, pages=pages).steps()
 
     @classmethod
     def restore(
         cls, local: str, chunks: Iterable[bytes], pager: Paging = None, *, own: bool = False
     ) -> "Machine":
-        """The machine of these chunks; raises `SnapshotError` unless they are whole and hash to
-        the root that they claim. Of this member's `own`, messages in pages are hashed when they are
-        looked at: their `PageDamaged` comes then."""
+        """The machine of these chunks; raises `SnapshotError` unless they are whole and hash to the
+        root they claim. In this member's `own` snapshot, messages in pages are hashed when they are
+        first used: their `PageDamaged` comes then."""
         machine = cls(local, pager)
         with pager.at_once() if pager is not None else nullcontext():
             restoring.read(machine, chunks, own=own)
         return machine
 
     def invariants(self) -> None:
-        """Asserts what must hold between commands; for tests and the simulator."""
+        """Assert the invariants between commands; for tests and the simulator."""
         checks.check(self)
 
 

@@ -1,14 +1,14 @@
-"""What happened to messages, one row a move, for the member log.
+"""The moves of messages, one row each, for the member log.
 
-The rows are no part of the state: they are taken after each ordered item and nothing is decided by
-it. As the machine is deterministic, all members write the same rows. docs/MEMBERLOG.md defines
+The rows are not part of the state: they are taken after each ordered item, and no decision depends
+on them. As the machine is deterministic, all members write the same rows. docs/MEMBERLOG.md defines
 the fields for each kind of move.
 
     state.moves.append(row(ACKED, state.position & INDEX_MASK, queue.mark, seq, channel.mark, tag))
 
-is written wherever something moves, without a function around it, as this is the hot path. For
-the same reason a message that enters a queue and leaves it at once for a consumer is one row,
-PASSED, which `spelled_out` expands to the two that everybody else knows.
+is written wherever a message moves, without a function call, because this is the hot path. For the
+same reason a message that enters a queue and leaves it at once for a consumer is one row, PASSED,
+which `spelled_out` expands to the two moves that all other code knows.
 """
 
 import struct
@@ -18,7 +18,7 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 MOVE = struct.Struct("<BHIQIQ")
-"""What happened, low 16 bits of the command's position, queue, place in the queue, of (mostly the
+"""Kind, low 16 bits of the command's position, queue, place in the queue, subject (mostly the
 channel), detail."""
 row = MOVE.pack
 two_rows = struct.Struct(MOVE.format + MOVE.format[1:]).pack
@@ -32,7 +32,7 @@ _BY_KEY = ("direct", "topic", "fanout")
 
 
 class Op(IntEnum):
-    """The closed list of moves: the low four bits of what."""
+    """The closed list of moves: the low four bits of the kind."""
 
     PUBLISHED = 1
     ENQUEUED = 2
@@ -50,8 +50,8 @@ class Op(IntEnum):
     NOTED = 14
 
 
-# What of each move and cause; FLAG is added for persistent, redelivered and durable ones, and for
-# a purge that emptied the window of its queue too.
+# The kind of each move and cause. FLAG is added for persistent, redelivered and durable ones, and
+# for a purge that also emptied the window of its queue.
 BY_CLIENT, BY_TX, BY_DEAD_LETTER, AGAIN, BY_DELAY = 0x01, 0x11, 0x21, 0x31, 0x41
 BY_LETTER = 0x51
 ENQUEUED, PASSED = 0x02, 0x12
@@ -74,7 +74,8 @@ END_OF_READ = {
     CLOSED: READ_CLOSED, MEMBER_LOST: READ_LOST, TX_ACKED: READ_IN_TX, TX_REQUEUED: READ_IN_TX,
     LAPSED: READ_LAPSED, SENT: READ_SENT,
 }  # fmt: skip
-"""What is recorded for what settles a message or brings it back, where it stays in its queue."""
+"""The move recorded in place of one that settles or returns a message, where the message stays in
+its queue."""
 _ALL = (
     *(BY_CLIENT, BY_TX, BY_DEAD_LETTER, AGAIN, BY_DELAY, BY_LETTER, ENQUEUED, DELIVERED, GOT),
     *(ACKED, SENT, REJECTED, LAPSED, TX_ACKED, GIVEN_UP, SUPERSEDED),
@@ -89,10 +90,10 @@ OPS_KNOWN = frozenset({*_ALL, *(what | FLAG for what in _ALL)})
 
 
 def spelled_out(rows: bytes) -> bytes:
-    """Return the rows of one ordered item with ENQUEUED and DELIVERED in the place of each PASSED.
+    """Return the rows of one ordered item, with each PASSED expanded to ENQUEUED and DELIVERED.
 
-    What is enqueued was published last. Raises ValueError for a PASSED before any PUBLISHED; rows
-    that are cut come back as they are.
+    The enqueued message is the one published last. Raises ValueError for a PASSED before any
+    PUBLISHED; truncated rows come back unchanged.
     """
     size = MOVE.size
     whats = rows[::size]
@@ -124,8 +125,8 @@ def is_return(what: int) -> bool:
 
 
 # -- what moves rest on --------------------------------------------------------------------------
-# Rows of NOTED, where limits, times, groups or unroutable publishes are. They
-# say to who reads the log why something moved, so that this can be judged, too.
+# Rows of NOTED, for limits, times, groups and unroutable publishes. They tell a reader of the log
+# why a message moved, so that this can be checked too.
 
 
 class _State(Protocol):
@@ -149,27 +150,27 @@ def note(state: _State, what: int, queue: int, seq: int, of: int, detail: int) -
 
 
 def note_clock(state: _State) -> None:
-    """What expires, or is due, next does so by this time."""
+    """Messages that expire, or are due, in the next rows do so by this time."""
     note(state, CLOCK, 0, 0, 0, state.now_us)
 
 
 def limit_told(queue: _Limits) -> int:
-    """How many messages the queue may hold, and one; `BYTES_COUNT` where its bytes do, too."""
+    """The queue's limit of messages plus one; `BYTES_COUNT` is set if its bytes are limited too."""
     return BYTES_COUNT if queue.max_bytes >= 0 else min(queue.max_length + 1, BYTES_COUNT - 1)
 
 
 def note_way(
     state: _State, what: int, queue: int, vhost: str, exchange: _Exchange, key: str
 ) -> None:
-    """A way from an exchange by a key: to a queue, or to nowhere. Of those that more than the key
-    decides nothing is told."""
+    """A route from an exchange by a key: to a queue, or to nowhere. Routes that depend on more than
+    the key are not noted."""
     if exchange.routes_as in _BY_KEY:
         mark, way = way_marks(vhost, exchange.name, key if exchange.routes_as != "fanout" else "")
         note(state, what, queue, 0, mark, way)
 
 
 def way_marks(vhost: str, exchange: str, key: str) -> tuple[int, int]:
-    """Of the exchange, and of the exchange and the key."""
+    """The marks of the exchange, and of the exchange with the key."""
     name = f"{vhost}\0{exchange}\0"
     way = xxh3_64_intdigest((name + key).encode(errors="surrogatepass"))
     return xxh3_64_intdigest(name.encode(errors="surrogatepass")) & MARK_MASK, way

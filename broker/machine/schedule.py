@@ -1,11 +1,11 @@
-"""When queues are to be looked at, the earliest first: a heap with one time that counts for each.
+"""When to look at queues, the earliest first: a heap with one valid time per queue.
 
-A queue is looked at too early rather than too late. Its time is not moved back when the message it
-was meant for leaves: whoever looks finds nothing due, and notes the next time. So a queue whose
-messages come and go costs nothing here, and a tick costs what is due and not what waits.
+A queue is looked at too early rather than too late. Its time is not moved back when the message for
+which it was set leaves: the look finds nothing due, and sets the next time. So a queue whose
+messages come and go costs nothing here, and a tick costs as much as is due, not as much as waits.
 
-The times are part of the state, in the snapshot: at one tick only so many queues are looked at, and
-all members must look at the same.
+The times are part of the state and of the snapshot: one tick looks at a limited number of queues,
+and all members must look at the same ones.
 """
 
 from heapq import heapify, heappop, heappush
@@ -21,10 +21,10 @@ class Schedule:
 
     def __init__(self) -> None:
         self.times: dict[int, int] = {}  # by queue number
-        self._heap: list[tuple[int, int]] = []  # and entries that were superseded
+        self._heap: list[tuple[int, int]] = []  # includes superseded entries
 
     def note(self, number: int, at_us: int) -> None:
-        """Look at the queue then, or earlier if that was noted before."""
+        """Look at the queue at this time, or earlier if that was noted before."""
         if at_us >= self.times.get(number, NEVER_US):
             return
         self.times[number] = at_us
@@ -39,14 +39,15 @@ class Schedule:
 
     @property
     def next_us(self) -> int:
-        """The earliest time that counts."""
+        """The earliest valid time."""
         heap = self._heap
         while heap and self.times.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else NEVER_US
 
     def take(self, now_us: int) -> int | None:
-        """The first queue whose time has come, by time and then by number; it has none any more."""
+        """Remove and return the first queue whose time has come, ordered by time and then by
+        number."""
         if self.next_us > now_us:
             return None
         _, number = heappop(self._heap)

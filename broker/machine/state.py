@@ -30,7 +30,7 @@ from broker.waiting.places import Places
 from broker.waiting.stream_log import Recent, StreamLog
 
 # A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
-# index. No NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never
+# index. Not a NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never
 # an instance of a subclass, and then each full collection takes nine times as long.
 Message: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, Body]
 CONTENT_HASH: Final = 0  # digest.message_hash over all that follows
@@ -39,14 +39,14 @@ EXCHANGE: Final = 2
 KEY: Final = 3
 IS_PERSISTENT: Final = 4  # commands.PERSISTENT or 0
 CREATED_US: Final = 5  # in the machine's time
-TTL_US: Final = 6  # NO_TTL: none of its own
+TTL_US: Final = 6  # NO_TTL: no own time to live
 PROPERTIES: Final = 7
 BODY: Final = 8
 
 
 def rehash(message: Message) -> int:
-    """The message's hash again, from the bytes it holds now; of a large body with the hash that it
-    came with, as to look at its bytes takes its time."""
+    """The message's hash again, from the bytes it holds now. A large body keeps the hash it came
+    with, because hashing its bytes takes long."""
     _, number, exchange, key, flags, created_us, ttl_us, properties, body = message
     return message_hash(
         number, exchange, key, flags, created_us, ttl_us, properties, body, body_hash(body)
@@ -80,30 +80,30 @@ _NOTHING = body_hash(b"")
 STAYS: Final[Message] = (
     message_hash(0, "", "", 0, 0, NO_TTL, b"", b"", _NOTHING), 0, "", "", 0, 0, NO_TTL, b"", b"",
 )  # fmt: skip
-"""What a channel holds of a message that stays in its queue: its place there says which it is. No
-message has the number 0."""
+"""Stands for a held message that stays in its queue: its place there identifies it. No message has
+the number 0."""
 
 _body, _ttl_us = itemgetter(BODY), itemgetter(TTL_US)
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Of their bodies."""
+    """The bytes of their bodies."""
     return sum(map(len, map(_body, messages)))
 
 
 def timed_of(messages: Sequence[Message]) -> int:
-    """How many have a time to live of their own."""
+    """How many have their own time to live."""
     return len(messages) - list(map(_ttl_us, messages)).count(NO_TTL)
 
 
 class Binding(NamedTuple):
     source: str
-    to_queue: bool  # the destination is a queue, else an exchange
+    to_queue: bool  # the destination is a queue; otherwise an exchange
     destination: str
     key: str
     arguments: Table
     packed: bytes  # canonical(arguments): part of the identity
-    element: int = 0  # in the digest: 20,000 bindings may go at one position
+    element: int = 0  # its digest element, cached: 20,000 bindings may go at one position
 
     def identity(self) -> "BindingId":
         return (self.source, self.to_queue, self.destination, self.key, self.packed)
@@ -113,12 +113,12 @@ BindingId: TypeAlias = tuple[str, bool, str, str, bytes]
 
 
 class Policy(NamedTuple):
-    """What an operator sets for all queues or exchanges whose names match."""
+    """An operator's settings for all queues or exchanges with matching names."""
 
-    content: int  # a hash of all that follows: two with the same one are the same
+    content: int  # hash of all that follows: policies with the same hash are the same
     vhost: str
     name: str
-    operator: bool  # an operator's policy: it only limits
+    operator: bool  # an operator policy, which only limits
     pattern: str
     definition: Table
     priority: int
@@ -133,7 +133,7 @@ Ranked: TypeAlias = tuple[tuple[Policy, ...], tuple[Policy, ...]]  # of each, th
 DELAYED_MESSAGE = "x-delayed-message"
 """The type of exchanges that hold messages back until their delay is over (delay_header.py)."""
 DELAYED_TYPE = "x-delayed-type"
-"""Their argument: the type by which they route."""
+"""The argument of such an exchange: the type by which it routes."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -145,19 +145,19 @@ class Exchange:
     internal: bool
     arguments: Table
     alternate: str | None = field(init=False)
-    routes_as: str = field(init=False)  # its type, or that of a delayed-message exchange
+    routes_as: str = field(init=False)  # its type; of a delayed-message exchange, the argument
     bindings: dict[BindingId, Binding] = field(default_factory=dict)  # from here
     inbound: dict[BindingId, Binding] = field(default_factory=dict)  # from other exchanges to here
     by_key: dict[str, dict[BindingId, Binding]] = field(default_factory=dict)
     patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # with wildcards, in words
     tally: Tally = field(default_factory=Tally)
-    # A cache: the bindings among which one is chosen, and where the share of each ends.
+    # A cache: the bindings from which one is chosen, and the end of each one's share.
     shares: tuple[list[Binding], list[int]] | None = None
-    onward: tuple[str, ...] | None = None  # A cache: the exchanges that it is bound to.
-    changes: int = 0  # How often a binding came or went, here: for who follows them.
+    onward: tuple[str, ...] | None = None  # A cache: the exchanges bound to it.
+    changes: int = 0  # Counts changes of bindings here, for followers.
     latest: deque[tuple[Binding, bool]] | None = None
-    """The last ones that came (True) or went, once somebody follows them."""
-    # A cache: which policies apply, and among which they were looked for.
+    """The last bindings that came (True) or went, once the exchange is followed."""
+    # A cache: the policies that apply, and the definitions in which they were found.
     applied: Applied = (None, None)
     looked_in: Ranked | None = None
 
@@ -169,64 +169,64 @@ class Exchange:
 
 
 FAILOVER = "amq.failover"
-"""The exchange through which members tell where clients find them (broker/management/failover.py);
-no client may publish to it."""
+"""The exchange through which members tell clients where to find them
+(broker/management/failover.py); no client may publish to it."""
 STREAM = "stream"
 """The type of queues that are read without being consumed."""
 
 RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
 BY_DUE_TIME = 256
-"""Stands for the highest priority of a queue whose messages are in the order of their due times."""
+"""Stands for the highest priority of a queue whose messages are ordered by due time."""
 ARRIVAL_BITS = 21
 DUE_SHIFT = ARRIVAL_BITS + 1
-"""A place in such a queue: milliseconds of the machine's time, the lowest bits of the number in
-which it came, and a free one (queueing/queue.py, `seq_at`)."""
+"""A place in such a queue: milliseconds of the machine's time, the lowest bits of the message's
+arrival number, and a free bit (queueing/queue.py, `seq_at`)."""
 
 
 Noted: TypeAlias = tuple[bytes, int, int, bool]
-"""Of a message that a queue took: key, place there, when, and whether a cold start takes it."""
+"""Of a message that a queue took: key, place, time, and whether a cold start drops it."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Window:
-    """The keys of the messages that a queue took last (queueing/windows.py)."""
+    """The keys of the messages that a queue took most recently (queueing/windows.py)."""
 
     salt: int
     size: int
-    ttl_us: int  # NO_TTL: a key goes only by the number of others behind it
+    ttl_us: int  # NO_TTL: a key goes only when enough others follow it
     order: deque[Noted] = field(default_factory=deque)  # the oldest first
-    by_key: dict[bytes, Noted] = field(default_factory=dict)  # the last one of each key
-    sum: int = 0  # of the elements of `order`
-    volatile: int = 0  # how many of them a cold start takes
+    by_key: dict[bytes, Noted] = field(default_factory=dict)  # the latest one of each key
+    sum: int = 0  # sum of the elements of `order`
+    volatile: int = 0  # how many of them a cold start drops
 
 
 STREAM_ORDER = 257
 LAST_VALUES_ORDER = 258
 GROUPS_ORDER = 259
-"""Stand in the member log for the highest priority of a stream, of a last-value queue, and of one
-with message groups."""
+"""In the member log these stand for the highest priority of a stream, of a last-value queue, and of
+a queue with message groups."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Stream:
-    """What a queue has that is read without being consumed (queueing/streams.py)."""
+    """The additional state of a queue that is read without being consumed (queueing/streams.py)."""
 
-    # When messages came, by the clocks of their origins: numbers of steps of so many seconds,
-    # ascending, each with the first offset in it.
+    # When messages came, by the clocks of their origins: ascending numbers of steps of this many
+    # seconds, each with the first offset in it.
     times: deque[tuple[int, int]] = field(default_factory=deque)
     step_s: int = 1
-    times_sum: int = 0  # of the elements of `times`
+    times_sum: int = 0  # sum of the elements of `times`
     column: FilterColumn = field(default_factory=FilterColumn)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Readers:
-    """Consumers of a queue that take nothing: of a stream all, of another one those that browse
+    """Consumers that take nothing: all consumers of a stream, and those that browse another queue
     (queueing/streams.py)."""
 
     count: int = 0  # with and without credit
     service: "deque[Consumer]" = field(default_factory=deque)  # with credit, the next one first
-    # With credit, and nothing to read before something comes, or comes back.
+    # With credit, but nothing to read until a message comes, or comes back.
     caught_up: "list[Consumer]" = field(default_factory=list)
 
 
@@ -237,33 +237,33 @@ class Queue:
     number: int  # never reused: distinguishes queues of the same name
     durable: bool
     auto_delete: bool
-    owner: "ConnectionRecord | None"  # an exclusive queue's connection
+    owner: "ConnectionRecord | None"  # the connection of an exclusive queue
     arguments: Table
-    # The exchange whose messages wait here until they are due; clients know no such queue.
+    # The exchange whose messages wait here until they are due; invisible to clients.
     delays: str | None = None
-    # The queue whose dead letters wait here until they can go; nor do clients know this one.
+    # The queue whose dead letters wait here until they can go; invisible to clients too.
     letters_of: str | None = None
     owner_key: tuple[int, int] | None = field(init=False)
     mark: int = field(init=False)  # its name in move rows
     salt: int = 0
     deleted: bool = False
-    bindings: dict[BindingId, Binding] = field(default_factory=dict)  # to here
-    # `ready` holds the sequence numbers up to next_seq without a gap; `returned` holds the
-    # requeued ones, all of them older than the first of `ready`.
-    # Of a priority queue `ready` stays empty, and a number starts with the priority; of one that
-    # delays, with the due time. A last-value queue is a priority queue with one priority.
+    bindings: dict[BindingId, Binding] = field(default_factory=dict)  # bindings to here
+    # `ready` holds the sequence numbers up to next_seq without a gap; `returned` holds the requeued
+    # ones, all of them older than the first of `ready`. In a priority queue `ready` stays empty,
+    # and a number starts with the priority; in a queue that delays, with the due time. A last-value
+    # queue is a priority queue with one priority.
     next_seq: int = 0
     ready: Backlog[Message] = field(default_factory=Backlog)
     returned: Places[Message] = field(default_factory=Places)
-    recovered_seq: int = 0  # below: recovered after a cold start, so flagged redelivered
+    recovered_seq: int = 0  # below: recovered by a cold start, so flagged redelivered
     ready_sum: int = 0  # additive hash of the ready messages
     ready_bytes: int = 0  # of bodies
-    timed: int = 0  # how many of the ready messages have a time to live of their own
+    timed: int = 0  # how many ready messages have their own time to live
     expiring: bool = False  # some ready message can expire: is in state.expiring
     unacked: int = 0
     unacked_bytes: int = 0  # of bodies
-    # Consumers in the order in which they came; `service` those that take and have credit, the
-    # next one first.
+    # Consumers in the order in which they came; `service` holds those that take messages and have
+    # credit, the next one first.
     consumers: "dict[tuple[int, int, int, str], Consumer]" = field(default_factory=dict)
     service: "deque[Consumer]" = field(default_factory=deque)
     readers: Readers | None = None
@@ -271,29 +271,29 @@ class Queue:
     policy: Policy | None = None
     operator_policy: Policy | None = None
     stale: bool = False  # is in state.stale
-    # From the arguments and the policies (requests/arguments.py).
+    # Derived from the arguments and the policies (requests/arguments.py).
     max_length: int = -1
     max_bytes: int = -1
     max_priority: int = -1
     overflow: str = "drop-head"
     ttl_us: int = NO_TTL
-    expires_us: int = -1  # the queue itself, unused for so long
+    expires_us: int = -1  # how long the queue itself may be unused
     used_us: int = 0  # kept only if it expires
-    delivery_limit: int = -1  # so often a message may come back; then it is dead-lettered
-    is_quorum: bool = False  # by its type: counts without a limit, too
-    # How often they came back, by sequence number, and the sum of the elements; kept only while
-    # the queue counts.
+    delivery_limit: int = -1  # how often a message may come back before it is dead-lettered
+    is_quorum: bool = False  # its type: counts even without a limit
+    # How often each message came back, by sequence number, and the sum of the elements; kept only
+    # while the queue counts.
     returns: dict[int, int] = field(default_factory=dict)
     returns_sum: int = 0
     window: Window | None = None  # it takes no message twice
     stream: Stream | None = None
-    last_values: LastValues | None = None  # a newer message takes the place of the older one
+    last_values: LastValues | None = None  # a newer message replaces the older one
     groups: "Groups[Consumer] | None" = None  # its messages have groups
-    takes_all: bool = True  # what comes is put into it as it is: none of the four
+    takes_all: bool = True  # plain: none of these four traits
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     at_least_once: bool = False  # dead letters wait until they can go
-    letters: "Queue | None" = None  # in which they wait, once one had to
+    letters: "Queue | None" = None  # the queue in which they wait, once one had to
     single_active: bool = False
     consumer_timeout_ms: int = -1  # its members close a channel that holds a delivery for longer
     tally: Tally = field(default_factory=Tally)
@@ -309,7 +309,7 @@ class Queue:
 
 
 def order_of(queue: Queue) -> int:
-    """How its messages are ordered, as the member log says it."""
+    """How its messages are ordered, as the member log records it."""
     if queue.last_values is not None:
         return LAST_VALUES_ORDER
     if queue.groups is not None:
@@ -319,49 +319,49 @@ def order_of(queue: Queue) -> int:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Survivors:
-    """Those of a queue's waiting messages that a cold start keeps, as far as they were found
+    """The waiting messages of a queue that a cold start keeps, as far as they were found
     (handlers/cold_start.py)."""
 
     number: int  # of the queue
     fits: tuple[int, int, int]  # next number and counts of the queue with these messages
     rest: Iterator[tuple[Part[Message], Packed | None]]  # not looked at yet
-    places_of_rest: Iterator[int]  # theirs, in a priority queue
+    places_of_rest: Iterator[int]  # their places, in a priority queue
     messages: Backlog[Message] = field(default_factory=Backlog)  # of a plain queue
     places: Places[Message] = field(default_factory=Places)  # of a priority queue
     keys: dict[bytes, int] = field(default_factory=dict)  # of a last-value queue
     groups: "Groups[Consumer] | None" = None
-    sum: int = 0  # of their elements
+    sum: int = 0  # sum of their elements
     bytes: int = 0  # of bodies
     timed: int = 0  # how many have a time to live of their own
 
 
 class Route(NamedTuple):
-    """Where messages of one exchange and key go; its strings are shared by all these messages."""
+    """Where messages with this exchange and key go; all these messages share its strings."""
 
     exchange: str
     key: str
     queues: tuple[Queue, ...]  # in the order of their numbers
     durable: bool  # at least one of them is
-    streams: bool  # at least one of them is a stream, where all is durable, however published
-    work: int  # units to find it (limits.py), whether or not it was kept
+    streams: bool  # at least one is a stream, where every message is durable
+    work: int  # units spent finding it (limits.py), whether or not it is cached
     source: Exchange
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Producer:
-    """A client program that numbers its messages, over all its connections; what became of the
-    numbers is in `entries` (publishing/numbers.py)."""
+    """A client program that numbers its messages, across its connections; `entries` holds the
+    outcomes of the numbers (publishing/numbers.py)."""
 
     salt: int
     epoch: int
-    used: int = 0  # the position at which it was heard of last
+    used: int = 0  # the position at which it was last heard of
     highest: int = -1
     # The entry of number `first + i` is `entries[i]`; the first `skip` ones are forgotten.
     first: int = 0
     skip: int = 0
     entries: "array[int]" = field(default_factory=lambda: array("Q"))
     sum: int = 0  # of the elements of the entries
-    volatile: int = 0  # how many of them a cold start takes
+    volatile: int = 0  # how many of them a cold start drops
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -371,24 +371,24 @@ class Vhost:
     queues: dict[str, Queue] = field(default_factory=dict)
     delays: dict[str, Queue] = field(default_factory=dict)  # by exchange
     kept_letters: dict[str, Queue] = field(default_factory=dict)  # by queue
-    # by user, then by the name that it gives itself, in the order in which they were heard of
+    # by user, then by the name it gives itself, in the order in which they were heard of
     producers: dict[str, dict[str, Producer]] = field(default_factory=dict)
     # A cache: empty after any topology change.
     routes: dict[tuple[str, ...], Route] = field(default_factory=dict)
     max_queues: int = -1  # from its limits (handlers/definitions.py)
     connections: int = 0  # follows from the state
     letters: int = 0  # in state.late_letters; follows from the state
-    leaving: bool = False  # it was deleted, and what is in it goes; follows from the state
+    leaving: bool = False  # it was deleted, and its content is going; follows from the state
     policies: Ranked = ((), ())  # follows from the definitions
 
 
 def ready_count(queue: Queue) -> int:
-    """How many messages wait in it."""
+    """The number of messages that wait in it."""
     return len(queue.ready) + len(queue.returned)
 
 
 def all_queues(vhost: Vhost) -> Iterator[Queue]:
-    """Those that clients declared, those of exchanges that delay, and those of dead letters."""
+    """Queues that clients declared, those of exchanges that delay, and those of dead letters."""
     return chain(vhost.queues.values(), vhost.delays.values(), vhost.kept_letters.values())
 
 
@@ -401,7 +401,7 @@ class ConnectionRecord:
     local: bool
     channels: "dict[int, Channel]" = field(default_factory=dict)
     exclusive: dict[str, Queue] = field(default_factory=dict)
-    ended: bool = False  # it, or its session: is in state.ending
+    ended: bool = False  # it or its session ended: it is in state.ending
     totals: Totals = field(default_factory=Totals)  # shared by those of its member and vhost
 
 
@@ -427,8 +427,8 @@ class Reader:
     """How far a consumer has read in its queue."""
 
     salt: int  # its name in move rows, too
-    offset: int  # it is sent this place next, or the first behind it at which a message waits
-    filter: tuple[bytes, ...] = ()  # it is sent what has one of these in the column; empty: all
+    offset: int  # the next place to send, or the first one behind it at which a message waits
+    filter: tuple[bytes, ...] = ()  # it gets messages with one of these values; empty: all
 
 
 # queue, seq, message (STAYS: it is in the queue still), consumer (None: a get), redelivered
@@ -454,7 +454,7 @@ class Channel:
     total: Tally = field(init=False)  # of its member and vhost
     tally: Tally = field(default_factory=Tally)
     next_tag: int = 1
-    open: bool = True  # its connection has not ended: it may be sent more
+    open: bool = True  # its connection has not ended, so it may be sent more
     limit: int = CHANNEL_HELD_MAX  # shared by the consumers with acknowledgement
     outstanding: int = 0  # of those
     consumers: dict[str, Consumer] = field(default_factory=dict)
@@ -474,7 +474,7 @@ class Letter(NamedTuple):
     vhost: Vhost
     exchange: str
     key: str
-    queue: str  # in which it died
+    queue: str  # the queue in which it died
     message: Message
     reason: str
 
@@ -490,19 +490,19 @@ class SessionRecord:
 class Clock(NamedTuple):
     """A member's last tick, in the machine's time."""
 
-    reached_us: int  # so far its clock has gone
+    reached_us: int  # how far its clock has advanced
     applied: int  # the position up to which its sender had applied
 
 
 class Span(NamedTuple):
-    """Positions at which what was created counts from one and the same horizon."""
+    """Positions at which everything created counts from the same horizon."""
 
-    last: int  # of them; ticks do not count
+    last: int  # the last of them; ticks do not count
     horizon_us: int
 
 
 class QueueRow(NamedTuple):
-    """A queue as operators, and members that compare their states, see it."""
+    """A queue as seen by operators, and by members that compare their states."""
 
     vhost: str
     name: str
@@ -514,7 +514,7 @@ class QueueRow(NamedTuple):
     digest: int  # additive hash of the ready messages
 
 
-Paging: TypeAlias = Pager | None  # who puts messages that wait on disk; None: nobody
+Paging: TypeAlias = Pager | None  # puts waiting messages on disk; None: nothing does
 Discarded: TypeAlias = (
     Backlog[Message]
     | Places[Message]
@@ -529,20 +529,20 @@ Discarded: TypeAlias = (
 
 @dataclass(slots=True, eq=False, repr=False)
 class State:
-    """All of it. The handlers are functions of this, the session and the command."""
+    """The whole state. The handlers are functions of this, the session and the command."""
 
     local: str
     local_session: int = -1
     effects: list[Effect] = field(default_factory=list)
-    # rows of the present item, no part of the state: move_log.py
+    # rows of the current item, not part of the state: move_log.py
     moves: list[bytes] = field(default_factory=list)
     declared: list[Queue] = field(default_factory=list)  # queues that were declared in it
     position: int = 0  # of the command being applied
     time_us: int = 0  # its origin's clock
     now_us: int = 0  # the machine's time: moves by Tick (clock/cluster_time.py)
-    horizon_us: int = 0  # what is created now counts from here: clock/horizons.py
+    horizon_us: int = 0  # anything created now counts from here: clock/horizons.py
     spans: list[Span] = field(default_factory=list)  # of former horizons
-    last_other: int = 0  # the last position at which no tick was ordered, as the last tick knew it
+    last_other: int = 0  # the last position without a tick, as the last tick knew it
     last_tick: int = 0  # the last position of a tick at which nothing was created
     clocks: dict[str, Clock] = field(default_factory=dict)  # by member
     digest: int = 0  # the root
@@ -557,7 +557,7 @@ class State:
     vhosts: dict[str, Vhost] = field(default_factory=dict)
     connections: dict[tuple[int, int], ConnectionRecord] = field(default_factory=dict)
     channels: dict[tuple[int, int, int], Channel] = field(default_factory=dict)
-    # bodies that are not whole yet; whose channel has waited longest for the next part is the first
+    # bodies that are not whole yet; the channel that has waited longest for its next part is first
     unfinished: dict[tuple[int, int, int], tuple[Channel, Unfinished]] = field(default_factory=dict)
     unfinished_bytes: int = 0  # follows from the state
     # queues with a ready message that can expire; follows from the state
@@ -566,52 +566,53 @@ class State:
     # queues that expire when unused, and are unused; follows from the state
     leased: dict[int, Queue] = field(default_factory=dict)
     lease_ends: Schedule = field(default_factory=Schedule)
-    # queues that forget a key when its time is over, and have one; follows from the state
+    # queues that forget keys over time, and have some; follows from the state
     remembering: dict[int, Queue] = field(default_factory=dict)
     key_ends: Schedule = field(default_factory=Schedule)
-    # queues of dead letters that wait, and when to look at each
+    # queues of waiting dead letters, and when to look at each
     keeping: dict[int, Queue] = field(default_factory=dict)
     letter_times: Schedule = field(default_factory=Schedule)
     window_keys: int = 0  # the sum of the sizes of all windows
-    # (kind, content) of commands of which members died, to the names of those members
+    # (kind, content) of commands that killed members, to the names of those members
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
-    # (member, subject) to the detail: what members run out of
+    # (member, subject) to the detail: what members are running out of
     alarms: dict[tuple[str, str], str] = field(default_factory=dict)
     active: str = ""  # the member that has this role (handlers/sessions.py)
-    # what operators set: what it is, then virtual host and name (handlers/definitions.py)
+    # operator definitions: kind, then virtual host and name (handlers/definitions.py)
     definitions: dict[str, dict[tuple[str, str], Table]] = field(default_factory=dict)
-    defined: int = 0  # changes of `definitions` in this process; no part of the state
-    # virtual hosts that were deleted, in the order of `vhosts`; follows from the state
+    defined: int = 0  # counts changes of `definitions` in this process; not part of the state
+    # deleted virtual hosts, in the order of `vhosts`; follows from the state
     leaving: list[Vhost] = field(default_factory=list)
     # connections of each user; follows from the state
     connected: dict[str, int] = field(default_factory=dict)
-    # connections that ended and are not taken out of the state yet, in the order of their turn
+    # connections that ended and are still in the state, in the order of their turn
     ending: deque[ConnectionRecord] = field(default_factory=deque)
-    # queues that a change of policies may concern, not looked at yet
+    # queues that a change of policies may affect, not looked at yet
     stale: deque[Queue] = field(default_factory=deque)
-    # queues that hold more than they may, and drop it as positions go by
+    # queues over their limits, which drop messages position by position
     trimming: dict[int, Queue] = field(default_factory=dict)
-    # queues with a reader that may have something to read, and credit
+    # queues with a reader that has credit and may have something to read
     reading: dict[int, Queue] = field(default_factory=dict)
     # queues with groups that this command freed; none between commands
     freed: dict[int, Queue] = field(default_factory=dict)
-    # to publish: those of this position, and those that were too many at earlier ones
+    # to publish: those of this position, and the excess of earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)
-    # by member and vhost; "": no member's doing; vhosts that are gone. No part of the state.
+    # by member and vhost; "": counted for no member, or vhosts that are gone. Not part of the
+    # state.
     totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
-    # how many messages died, by why and by what becomes of them. No part of the state.
+    # how many messages died, by reason and by destination. Not part of the state.
     died: Counter[tuple[str, str]] = field(default_factory=Counter)
-    # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
+    # purged content: nothing refers to it, and it is freed in slices (machine.free)
     discarded: list[Discarded] = field(default_factory=list)
-    # what a cold start will keep, by the queue's number; no part of the state
+    # what a cold start will keep, by the queue's number; not part of the state
     survivors: dict[int, Survivors] = field(default_factory=dict)
-    pager: Paging = None  # no part of the state
-    # what readers read from disk last; no part of the state
+    pager: Paging = None  # not part of the state
+    # the content that readers last read from disk; not part of the state
     recent: Recent[Message] = field(default_factory=lambda: Recent(in_memory_bytes))
 
     def add(self, element: int) -> None:
-        """Add an element to the root, or a sum of several."""
+        """Add an element, or a sum of several, to the root."""
         self.digest = (self.digest + element) & MASK
 
     def remove(self, element: int) -> None:
@@ -623,7 +624,7 @@ class State:
             self.pager.full(block)
 
     def schedules(self) -> dict[str, Schedule]:
-        """All of them, by the names that they have in a snapshot."""
+        """All schedules, by their names in a snapshot."""
         return {
             "expiry": self.expiry,
             "lease_ends": self.lease_ends,
@@ -632,12 +633,12 @@ class State:
         }
 
     def totals_of(self, session: int, vhost: str) -> Totals:
-        """Where it is counted what clients of this session do there."""
+        """The counters for what clients of this session do there."""
         found = [name for name, record in self.sessions.items() if record.session == session]
         return self.totals.setdefault((found[0] if found else "", vhost), Totals())
 
     def close_totals(self, vhost: str) -> None:
-        """The virtual host is gone: what was counted there counts for its members only."""
+        """The virtual host is gone: its counts now belong to its members only."""
         for key in [key for key in self.totals if key[1] == vhost]:
             gone, rest = self.totals.pop(key), (key[0], "")
             self.totals[rest] = merged(self.totals[rest], gone) if rest in self.totals else gone

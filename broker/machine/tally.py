@@ -1,8 +1,8 @@
-"""What the machine counts for statistics: plain numbers beside the replicated state.
+"""The machine's counts for statistics: plain numbers beside the replicated state.
 
 Every member applies every command, so each counts for all queues, exchanges, channels and members.
-It counts from its own start: a tally is neither in the digest nor in a snapshot, and members may
-differ in it.  `broker/statistics` makes rates of it.
+A member counts from its own start: a tally is neither in the digest nor in a snapshot, and members
+may differ in it. `broker/statistics` derives rates from it.
 """
 
 from dataclasses import dataclass, field, fields
@@ -10,18 +10,19 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tally:
-    """What happened to the messages of a queue, an exchange, a channel, or a member's clients."""
+    """Counts of what happened to messages of a queue, an exchange, a channel, or a member's
+    clients."""
 
-    sampled: tuple[int, ...] = ()  # kept by whoever samples it; empty: not yet
-    changed_at: float = 0.0  # kept by the same; 0: nothing is known of it
+    sampled: tuple[int, ...] = ()  # kept by the sampler; empty: not yet
+    changed_at: float = 0.0  # kept by the sampler; 0: nothing is known of it
 
-    publish: int = 0  # of a queue, what came into it
-    routed: int = 0  # copies that went on to queues
-    confirm: int = 0  # publishes that were accepted, and are to be confirmed
+    publish: int = 0  # of a queue: messages that came into it
+    routed: int = 0  # copies routed to queues
+    confirm: int = 0  # accepted publishes that are to be confirmed
     return_unroutable: int = 0
     drop_unroutable: int = 0
-    drop_duplicate: int = 0  # of a queue: known by their key, so they did not come into it
-    replaced: int = 0  # of a queue: a newer message of the same key came
+    drop_duplicate: int = 0  # of a queue: repeats by their key, so they did not come into it
+    replaced: int = 0  # of a queue: superseded by a newer message of the same key
     deliver: int = 0  # to be acknowledged, like `get`
     deliver_no_ack: int = 0
     get: int = 0
@@ -33,7 +34,7 @@ class Tally:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Totals:
-    """What the clients of one member did in one virtual host, those that left included."""
+    """What the clients of one member did in one virtual host, including clients that left."""
 
     messages: Tally = field(default_factory=Tally)
     connections_opened: int = 0
@@ -46,7 +47,7 @@ class Totals:
 
 
 def merged(one: Totals, other: Totals) -> Totals:
-    """Both together, as if they had been counted in one from the beginning."""
+    """The sum of both, as if counted in one from the beginning."""
     sums = {name: getattr(one, name) + getattr(other, name) for name in _CHURN}
     both = one.messages, other.messages
     messages = Tally(**{name: sum(getattr(of, name) for of in both) for name in COUNTS})
@@ -62,7 +63,7 @@ _CHURN = tuple(one.name for one in fields(Totals) if one.name != "messages")
 def count_delivery(
     queue: Tally, channel: Tally, total: Tally, no_ack: bool, count: int, redelivered: int
 ) -> None:
-    """So many messages were delivered to a consumer, of which some came back before."""
+    """Count deliveries to a consumer, some of which came back before."""
     if no_ack:
         queue.deliver_no_ack += count
         channel.deliver_no_ack += count
@@ -78,7 +79,7 @@ def count_delivery(
 
 
 def count_get(tallies: tuple[Tally, ...], found: bool, no_ack: bool, redelivered: bool) -> None:
-    """A client asked for one message, and there was one or none."""
+    """Count a client's request for one message, which found one or none."""
     for tally in tallies:
         if not found:
             tally.get_empty += 1

@@ -1,14 +1,14 @@
-"""What members must have in common to compute the same: the version of the machine in force.
+"""The machine version in force, which all members must share to compute the same.
 
 Each release executes a range of versions. The one in force is replicated state: a new cluster gets
-the newest that all its first members execute, and an `Upgrade` command raises it, ordered when all
-members of the view execute the new one. Until then a member may go back to the older release; from
-then on an older release is refused at the door, with a sentence.
+the newest that all its first members execute. An `Upgrade` command raises it; it is ordered when
+all members of the view execute the new version. Until then a member may go back to the older
+release; from then on an older release is refused at the door, with a sentence.
 
 Raise MACHINE_VERSION with every change of a command's shape, an outcome, an order, a hash or the
-snapshot, name the version here by what it brings (`STREAMS = 2`), and let the code do the new thing
-only where `state.version` has reached it. Raise MACHINE_VERSION_MIN when code for older versions is
-deleted.
+snapshot. Name the new version here by what it brings (`STREAMS = 2`), and let the code behave in
+the new way only where `state.version` has reached it. Raise MACHINE_VERSION_MIN when code for older
+versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 

@@ -1,1 +1,1 @@
-"""Cluster time, and the voters whose clocks and votes it rests on."""
+"""Cluster time, and the voters on whose clocks and votes it rests."""

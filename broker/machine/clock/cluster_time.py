@@ -1,13 +1,14 @@
-"""The machine's time, and what waits for it.
+"""The machine's time, and everything that waits for a time.
 
-Time is the progress of a majority of the voters' clocks. While something can expire, each member
-sends ticks: how far the machine's time has gone by its own clock. The machine's time is what a
-majority of the voters in this view have reached: of three the median, of two the slower. It never
-goes back, and it stops while there is no primary view and while nothing can expire.
+The machine's time advances with a majority of the voters' clocks. While something can expire, each
+member sends ticks: how far the machine's time has advanced by its own clock. The machine's time is
+the one that a majority of the voters in this view have reached: of three clocks the median, of two
+the slower. It never goes back. It stops while there is no primary view and while nothing can
+expire.
 
-Nothing expires early: what is created counts from the horizon of its moment, and no claim counts
-beyond a horizon that its sender did not know (horizons.py). A tick may be held up for as long as it
-likes: it claims too little, never too much.
+Nothing expires early: the age of anything counts from the horizon in force when it was created, and
+no claim counts beyond a horizon that its sender did not know (horizons.py). A tick may be delayed
+for any time: it then claims too little, never too much.
 
 Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
@@ -38,12 +39,12 @@ def clock_element(name: str, clock: Clock) -> int:
 
 
 def pending(state: State) -> bool:
-    """Something may expire."""
+    """Whether anything may expire."""
     return bool(state.expiring or state.leased or state.remembering or state.keeping)
 
 
 def goes_on(state: State) -> bool:
-    """Something goes on at the next position, whatever is ordered there."""
+    """Whether work continues at the next position, whatever is ordered there."""
     return bool(
         state.late_letters
         or state.ending
@@ -55,7 +56,7 @@ def goes_on(state: State) -> bool:
 
 
 def read_clock(state: State, name: str, reached_us: int, applied: int) -> int:
-    """Note a member's tick; return how far the machine's time goes now."""
+    """Record a member's tick; return the machine's time after it."""
     first_us = first_horizon(state, applied, state.position - 1)
     clock = Clock(min(reached_us, first_us, state.now_us + AHEAD_US_MAX), applied)
     forget_clock(state, name)
@@ -65,7 +66,10 @@ def read_clock(state: State, name: str, reached_us: int, applied: int) -> int:
 
 
 def _reached_by_majority(state: State) -> int:
-    """A voter that is still joining has sent nothing in its session yet, and does not count."""
+    """The time that a majority of the voters has reached.
+
+    A voter that is still joining has sent nothing in its session yet, and does not count.
+    """
     clocks, sessions = state.clocks, state.sessions
     reached = [
         clocks[name].reached_us if name in clocks else 0
@@ -77,14 +81,14 @@ def _reached_by_majority(state: State) -> int:
 
 
 def forget_clock(state: State, name: str) -> None:
-    """Its member's session ends."""
+    """Forget a member's clock, because its session ends."""
     clock = state.clocks.pop(name, None)
     if clock is not None:
         state.remove(clock_element(name, clock))
 
 
 def check_horizons(state: State) -> None:
-    """Asserts what must hold between commands."""
+    """Assert the invariants between commands."""
     assert state.horizon_us >= state.now_us
     assert all(clock.reached_us <= state.horizon_us for clock in state.clocks.values())
     spans = [*state.spans, (state.position, state.horizon_us)]
@@ -95,23 +99,25 @@ def check_horizons(state: State) -> None:
 
 
 # -- deadlines -----------------------------------------------------------------------------------
-# A queue of which a message can expire is noted for the deadline of its head or for earlier
-# (schedule.py), whichever way its head changes; one that expires itself, for the end of its lease.
+# A queue with a message that can expire is scheduled for the deadline of its head or earlier
+# (schedule.py), however its head changes; a queue that expires itself, for the end of its lease.
 
 
 def due_us(state: State) -> int:
-    """Nothing expires before."""
+    """The time before which nothing expires."""
     ends_us = min(state.expiry.next_us, state.lease_ends.next_us, state.key_ends.next_us)
     return min(ends_us, state.letter_times.next_us)
 
 
 def head(queue: Queue) -> Message:
-    """The first ready message. There is one."""
+    """The first ready message. The queue has one."""
     return queue.returned.first if queue.returned else queue.ready.first
 
 
 def time_to_live(queue: Queue, message: Message) -> int:
-    """The queue's or the message's own, whichever is shorter; NO_TTL: neither has one."""
+    """The queue's time to live or the message's own, whichever is shorter; NO_TTL: neither
+    has one.
+    """
     ttl_us = message[TTL_US] if queue.stream is None else NO_TTL
     if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
         ttl_us = queue.ttl_us
@@ -125,20 +131,20 @@ def deadline(queue: Queue, message: Message) -> int:
 
 
 def next_deadline(queue: Queue) -> int:
-    """When the first message leaves a queue of which some can expire, or that delays."""
+    """When the first message leaves a queue that delays messages, or has some that can expire."""
     if queue.delays is not None:
         return (queue.returned.first_place >> DUE_SHIFT) * 1000
     return deadline(queue, head(queue))
 
 
 def look_us(state: State, queue: Queue) -> int:
-    """When to look at a queue of which some can expire: at its next deadline. One that is past
-    counts from now, so that what else is due comes before the rest of a long queue."""
+    """When to look at a queue in which messages can expire: at its next deadline. A past deadline
+    counts from now, so that other due queues come before the rest of a long queue."""
     return max(next_deadline(queue), state.now_us)
 
 
 def recheck_deadlines(state: State, queue: Queue) -> None:
-    """The head of the queue may be another one, or its time to live."""
+    """The queue's head, or its time to live, may have changed."""
     waits = bool(queue.ready or queue.returned)
     of_queue = queue.ttl_us != NO_TTL or queue.delays is not None
     queue.expiring = queue.timed > 0 or (waits and of_queue)
@@ -150,7 +156,7 @@ def recheck_deadlines(state: State, queue: Queue) -> None:
 
 
 def lease(state: State, queue: Queue) -> None:
-    """Nobody consumes from a queue that expires when unused."""
+    """A queue that expires when unused has no consumer any more."""
     state.leased[queue.number] = queue
     state.lease_ends.note(queue.number, lease_end(queue))
 
@@ -160,5 +166,5 @@ def lease_end(queue: Queue) -> int:
 
 
 def unlease(state: State, queue: Queue) -> None:
-    """It is consumed from, or gone."""
+    """The queue has a consumer again, or is gone."""
     state.leased.pop(queue.number, None)

@@ -1,13 +1,13 @@
-"""From when what is created counts: the *horizon* of its moment.
+"""The *horizon*: the time from which the age of newly created things counts.
 
-A tick names how far its sender's clock has gone, and the position up to which the sender had
-applied then. What was created behind that position counts from a horizon that the sender did not
-know: so its claim is taken no further than the first of these. And a member sets its clock back to
-the horizon of what it applies (broker/timers/ticker.py). So no clock needs to be held at a
-limit, and a horizon that is too near costs time, and lets nothing expire early.
+A tick names how far its sender's clock has advanced, and the position up to which the sender had
+applied then. Anything created behind that position counts from a horizon that the sender did not
+know, so the claim is cut to the first such horizon. And a member sets its clock back to the horizon
+of what it applies (broker/timers/ticker.py). So no clock ever has to be held at a limit; a horizon
+that is too near costs time, but lets nothing expire early.
 
-A horizon never goes back. Ticks move it: to what they claim, and to where the sender expects its
-clock to be when what it submits next is applied.
+A horizon never goes back. Ticks move it: to the time they claim, and to the time that the sender
+expects its clock to show when its next submission is applied.
 
 Decision: docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md.
 """
@@ -19,11 +19,11 @@ from broker.machine.schedule import NEVER_US
 from broker.machine.state import Span, State
 
 SPANS_MAX = 64
-"""Former horizons that are kept: a tick that is older than all of them claims little."""
+"""The number of former horizons kept; a tick older than all of them claims little."""
 
 
 def horizon_element(state: State) -> int:
-    """Of the present horizon."""
+    """The digest element of the current horizon."""
     return item_hash("horizon", state.horizon_us, state.last_other, state.last_tick)
 
 
@@ -32,7 +32,7 @@ def span_element(span: Span) -> int:
 
 
 def first_horizon(state: State, applied: int, until: int) -> int:
-    """The horizon of the first position behind `applied`, up to `until`, at which something else
+    """The horizon of the first position behind `applied`, up to `until`, at which something other
     than a tick was ordered; NEVER_US if there is none."""
     spans = state.spans
     at = bisect_right(spans, applied, key=_last)

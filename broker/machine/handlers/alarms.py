@@ -1,8 +1,8 @@
-"""Alarms: members that run out of disk or memory, so that all members stop taking publishes.
+"""Alarms: a member that runs out of disk or memory makes all members stop taking publishes.
 
 An alarm is a command of the member that measured it, so all members block and unblock publishers at
-the same position: identical replicas fill identical disks, and who went on alone would fill those
-of the others. It ends when its member says so, or with its member's session.
+the same position: identical replicas fill identical disks, and a member that continued alone would
+fill those of the others. An alarm ends when its member says so, or with its member's session.
 Decision: docs/decisions/0022-alarms-are-ordered.md.
 """
 
@@ -21,7 +21,9 @@ def alarm_element(name: str, subject: str, detail: str) -> int:
 
 
 def on_alarm(state: State, session: int, command: Alarm) -> int:
-    """The sender is known by its session, so no member can speak for another."""
+    """Set or end an alarm. The session identifies the sender, so no member can speak for
+    another.
+    """
     _, subject, on, detail = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
     if name is None or subject not in WORDS or len(detail) > DETAIL_MAX:
@@ -38,7 +40,7 @@ def on_alarm(state: State, session: int, command: Alarm) -> int:
 
 
 def forget_alarms(state: State, name: str) -> None:
-    """Its session ends."""
+    """Forget a member's alarms, because its session ends."""
     for key in [key for key in state.alarms if key[0] == name]:
         _drop(state, key)
 
@@ -48,7 +50,7 @@ def _drop(state: State, key: tuple[str, str]) -> None:
 
 
 def sentence(state: State) -> str:
-    """What is wrong, for a client or an operator: the alarm that came first, and how many more."""
+    """The first alarm, for a client or an operator, and the number of further ones."""
     (name, subject), detail = next(iter(state.alarms.items()))
     more = f", and {len(state.alarms) - 1} more" if len(state.alarms) > 1 else ""
     return f"{WORDS[subject]}: {detail or 'no detail'} at {name}{more}"

@@ -1,10 +1,11 @@
-"""Cold start: no session goes on, so what is not durable is gone, and what remains may have been
-delivered before.
+"""Cold start: no session continues, so only durable content is kept, and it may have been
+delivered.
 
-The messages of a queue are numbered anew at the position of the activation, and a million of them
-take the better part of a second. A member that has a ring to turn meanwhile looks through its
-queues before that position, in small steps (`find_survivors`). It changes nothing; what was found
-is used where it fits, and who has not looked does it at the position, with the same result.
+The messages of a queue are renumbered at the position of the activation, and a million of them take
+the better part of a second. A member that must keep its ring turning looks through its queues
+before that position, in small steps (`find_survivors`). The search changes nothing; its results are
+used where they still fit, and a member that has not searched does it at the position, with the same
+result.
 Decision: docs/decisions/0042-what-is-long-is-looked-through-before.md.
 """
 
@@ -46,14 +47,14 @@ from broker.waiting.page_format import contents_of
 from broker.waiting.places import Places
 
 PART = 2_048
-"""Messages that are looked at in one step: about a millisecond."""
+"""Messages looked at in one step: about a millisecond."""
 
 
 def find_survivors(state: State) -> Iterator[None]:
-    """Look through the queues, for who applies a cold activation next and nothing before it; pauses
-    every millisecond."""
+    """Look through the queues, pausing every millisecond; the next command applied must be a cold
+    activation."""
     state.survivors.clear()
-    held: dict[int, list[tuple[int, Message]]] = {}  # these come back as the sessions end
+    held: dict[int, list[tuple[int, Message]]] = {}  # they come back as sessions end
     looked = 0
     for channel in state.channels.values():
         for held_by_tag in (channel.unacked, channel.unsent):
@@ -86,7 +87,7 @@ def find_survivors(state: State) -> Iterator[None]:
 
 
 def _survivors(queue: Queue, returned: Places[Message]) -> Survivors:
-    """None of them was looked at yet."""
+    """The search of one queue, before any message was looked at."""
     fits = queue.next_seq, len(queue.ready), len(returned)
     came_back = returned.values()
     parts = chain(iter(lambda: tuple(islice(came_back, PART)), ()), queue.ready.parts())
@@ -97,7 +98,7 @@ def _survivors(queue: Queue, returned: Places[Message]) -> Survivors:
 
 
 def _all_stay(block: Block[Message]) -> bool:
-    """It is taken as it is, with no look at its messages."""
+    """Whether a block is kept unchanged, with no look at its messages."""
     page = block.page
     return page is not None and page.summary.persistent and page.summary.memory <= AHEAD_BYTES
 
@@ -138,19 +139,19 @@ def _look(state: State, queue: Queue, found: Survivors) -> int:
 
 
 def forget_volatile(state: State) -> None:
-    """Drop what is not durable. No connection is left, hence no consumer and nothing unacked:
-    messages can be renumbered."""
+    """Drop everything that is not durable. No connection is left, hence no consumer and no unacked
+    message, so messages can be renumbered."""
     for vhost in state.vhosts.values():
         for queue in list(all_queues(vhost)):
             if queue.deleted:  # with an exchange that lost its last binding
                 continue
             if queue.stream is not None:
-                continue  # all of it stays where it is
+                continue  # all of it stays in place
             if queue.durable:
                 _keep_persistent(state, queue)
                 forget_volatile_keys(state, queue)
                 mark_used(state, queue)
-            elif queue.delays is None and queue.letters_of is None:  # they go with what they are of
+            elif queue.delays is None and queue.letters_of is None:  # they go with their owner
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
         forget_volatile_numbers(state, vhost)
@@ -164,7 +165,7 @@ def forget_volatile(state: State) -> None:
 
 
 def _keep_persistent(state: State, queue: Queue) -> None:
-    forget_all_returns(state, queue)  # messages are numbered anew
+    forget_all_returns(state, queue)  # messages are renumbered
     stay = _all_survivors(state, queue)
     purge(state, queue, FORGOTTEN)
     first, kept = 0, len(stay.places)
@@ -195,7 +196,7 @@ def _keep_persistent(state: State, queue: Queue) -> None:
 
 
 def _all_survivors(state: State, queue: Queue) -> Survivors:
-    """Of what waits in a queue: found before, if nothing else came or went since."""
+    """The survivors of a queue, found earlier if nothing else came or went since."""
     found = state.survivors.pop(queue.number, None)
     if found is None or found.fits != (queue.next_seq, len(queue.ready), len(queue.returned)):
         found = _survivors(queue, queue.returned)

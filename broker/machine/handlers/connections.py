@@ -1,8 +1,8 @@
 """Connections and channels: how they are opened, refused and closed.
 
-Closing is the same whether the client closed, was refused, or its member died: consumers and the
-queues that depend on them are deleted, held messages are requeued in place, flagged redelivered,
-and other consumers are served.
+Closing is the same whether the client closed, was refused, or its member died: its consumers, and
+the queues that depend on them, are deleted; held messages are requeued in place, flagged
+redelivered; and other consumers are served.
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ def on_connection_open(state: State, session: int, command: ConnectionOpen) -> i
     if key in state.connections or not session_exists(state, session):
         return IGNORED
     at, local = state.vhosts.get(vhost), session == state.local_session
-    if at is None or at.leaving:  # it was there when the origin let the client in
+    if at is None or at.leaving:  # it existed when the origin let the client in
         refusal = no_vhost(vhost)
         if local:
             state.effects.append(ConnectionError_(conn, refusal.code, refusal.text, 10, 40))
@@ -64,7 +64,7 @@ def on_connection_open(state: State, session: int, command: ConnectionOpen) -> i
 
 
 def count_connection(state: State, connection: ConnectionRecord, more: int) -> None:
-    """How many there are of its user, and in its virtual host: what limits go by."""
+    """Count the connections of a user and of a virtual host, for the limits."""
     connection.vhost.connections += more
     count = state.connected.get(connection.user, 0) + more
     if count:
@@ -119,7 +119,7 @@ def reply(
 
 
 def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
-    """Close the channel, or its connection for a hard error; the outcome is the reply code."""
+    """Close the channel, or for a hard error its connection; the outcome is the reply code."""
     _, conn, chan = channel.key
     class_id, method_id = METHODS[kind]
     code, text, hard = refusal
@@ -136,7 +136,7 @@ def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
 
 
 def _end_connection(state: State, connection: ConnectionRecord) -> None:
-    """At this position, or as positions go by if that is too much for one."""
+    """End it at this position, or over several positions if that is too much for one."""
     channels = connection.channels.values()
     work = sum(map(channel_work, channels)) + sum(map(deletion_work, connection.exclusive.values()))
     if work > ENDING_WORK_MAX:
@@ -146,7 +146,7 @@ def _end_connection(state: State, connection: ConnectionRecord) -> None:
 
 
 def end_later(state: State, connection: ConnectionRecord) -> None:
-    """It is sent nothing more, and nothing of it counts; handlers/sessions.py ends it."""
+    """Send it nothing more and ignore what it sends; handlers/sessions.py ends it."""
     connection.ended, connection.local = True, False
     for channel in connection.channels.values():
         channel.open = channel.local = False
@@ -166,8 +166,8 @@ def channel_work(channel: Channel) -> int:
 
 
 def end_some_channels(state: State, connection: ConnectionRecord, what: int, work_max: int) -> int:
-    """Of a connection that ended, within so many units; return how many it took. Of a channel that
-    is too much for one position the messages go back first."""
+    """End channels of an ended connection, within this many units; return the units used. If a
+    channel is too much for one position, its messages go back first."""
     ending, work = [], 0
     for channel in list(connection.channels.values()):
         if work >= work_max:
@@ -190,7 +190,7 @@ def end_some_channels(state: State, connection: ConnectionRecord, what: int, wor
 
 
 def end_connections(state: State, connections: list[ConnectionRecord], what: int = CLOSED) -> None:
-    """All at once, so that nothing is delivered from one that is closed to another."""
+    """End them together, so that nothing is delivered from one that is closed to another."""
     channels = [channel for one in connections for channel in one.channels.values()]
     exclusive_queues = [queue for one in connections for queue in one.exclusive.values()]
     end_channels(state, channels, exclusive_queues, what)
@@ -204,7 +204,7 @@ def end_connections(state: State, connections: list[ConnectionRecord], what: int
 def end_channels(
     state: State, channels: list[Channel], exclusive_queues: list[Queue], what: int = CLOSED
 ) -> None:
-    """`what` is the move by which held messages are requeued."""
+    """End channels; `what` is the move by which held messages are requeued."""
     affected: dict[int, Queue] = {}
     for channel in channels:
         for consumer in list(channel.consumers.values()):
@@ -238,7 +238,7 @@ def _put_back(
     what: int,
     affected: dict[int, Queue],
 ) -> None:
-    """Messages that the channel held; the queues are noted in `affected`."""
+    """Requeue messages that the channel held; the queues are noted in `affected`."""
     for tag in tags:
         held = held_by_tag.pop(tag)
         queue, *_ = held
@@ -247,7 +247,8 @@ def _put_back(
 
 
 def remove_consumer(state: State, consumer: Consumer) -> None:
-    """Held messages stay with the channel. The caller sees to auto-delete and the successor."""
+    """Remove a consumer; its held messages stay with the channel. The caller handles auto-delete
+    and the successor."""
     queue = consumer.queue
     if consumer.waiting and consumer.reader is None:
         queue.service.remove(consumer)
@@ -256,7 +257,8 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
 
 
 def _take_out(state: State, consumer: Consumer) -> None:
-    """But for its place in the queue's service: to look for many, one by one, takes long."""
+    """Remove it everywhere except from the queue's service: searching that for many, one by one, is
+    slow."""
     queue = consumer.queue
     channel = consumer.channel
     consumer.active = consumer.waiting = False

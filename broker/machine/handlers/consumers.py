@@ -1,4 +1,4 @@
-"""Consuming: consume, cancel, get, qos, and the settlement of what was delivered."""
+"""Consuming: consume, cancel, get, qos, and the settlement of deliveries."""
 
 from itertools import repeat
 
@@ -127,7 +127,7 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
 
 
 def on_cancel(state: State, channel: Channel, command: Cancel) -> int:
-    """Cancelling what is not there succeeds: the queue may have been deleted meanwhile."""
+    """Cancelling an unknown consumer succeeds: its queue may have been deleted meanwhile."""
     _, _, _, tag, nowait = command
     consumer = channel.consumers.get(tag)
     if consumer is not None:
@@ -143,7 +143,7 @@ def on_cancel(state: State, channel: Channel, command: Cancel) -> int:
 
 
 def on_get(state: State, channel: Channel, command: Get) -> int:
-    """Get does not depend on credit, as AMQP has it."""
+    """A get does not depend on credit, as in AMQP."""
     _, conn, chan, name, no_ack = command
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
@@ -163,7 +163,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
         expire(state, queue, EXPIRED_AT_ONCE_MAX)
     groups = queue.groups
     found: tuple[int, Message, bool] | None = None
-    if groups is not None:  # what others hold messages of waits for them
+    if groups is not None:  # messages of groups that others hold wait for their holders
         found = take_of_group(state, queue, groups, None)
     elif ready_count(queue):
         found = take(state, queue)
@@ -277,7 +277,7 @@ def on_sent(state: State, channel: Channel, command: Sent) -> int:
 
 
 def serve_freed(state: State) -> None:
-    """Queues of which a group was freed in this command, whoever held it: others may have it."""
+    """Serve the queues of which this command freed a group: any consumer may take it now."""
     freed, state.freed = state.freed, {}
     for queue in freed.values():
         dispatch(state, queue)
@@ -292,8 +292,9 @@ def _settle(state: State, channel: Channel, kind: int, tag: int, multiple: bool,
 
 
 def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> None:
-    """All of them, then the consumers that gained credit, in the order of the tags, or in turn if
-    it is their channel's. `what` is the move, and so whether they are requeued or leave."""
+    """Settle all the tags, then offer to the consumers that gained credit, in the order of the
+    tags, or in turn if the credit is their channel's. `what` is the move, and so whether messages
+    are requeued or leave."""
     was_full = channel.outstanding >= channel.limit
     credited: dict[str, Consumer] = {}
     affected: dict[int, Queue] = {}

@@ -1,14 +1,14 @@
-"""What operators define for the whole cluster: virtual hosts, users, permissions, limits, policies.
+"""Operator definitions for the whole cluster: virtual hosts, users, permissions, limits, policies.
 
 Each is a table under its kind, its virtual host (empty: the cluster's) and its name. A `Define`
-makes, replaces or deletes one at its position, and with it what depends on it: the permissions of a
-user, all that is defined in a virtual host. Whether an operator may, and whether a password or a
-regular expression is any good, its member has decided before (broker/admin/definitions.py); here
-only the shape is checked, and whether what it refers to exists.
+creates, replaces or deletes one at its position, with everything that depends on it: the
+permissions of a user, all definitions of a virtual host. Its member has already decided whether the
+operator may do this, and whether a password or a regular expression is valid
+(broker/admin/definitions.py); here only the shape is checked, and whether referenced objects exist.
 
-A virtual host that is deleted takes no connection from there on. Its queues and exchanges go in
-slices at the positions that follow, and itself when no connection is left in it: the members close
-them. Its name is free then.
+A deleted virtual host takes no more connections. Its queues and exchanges go in slices at the
+following positions. The virtual host itself goes, and its name becomes free, when it has no
+connection left; the members close the connections.
 Decision: docs/decisions/0030-what-operators-define-is-ordered.md.
 """
 
@@ -40,13 +40,13 @@ from broker.machine.queueing.routing import add_vhost, remove_exchange
 from broker.machine.state import State, Vhost
 
 CREATED, REPLACED, BAD, ABSENT, CONFLICT, FAULT = 201, 204, 400, 404, 409, 500
-"""The codes of `Defined`, as HTTP has them; a deletion is 204."""
+"""The codes of `Defined`, which are HTTP statuses; a deletion is 204."""
 NAME_BYTES_MAX = 255
 DEFAULT_VHOST, DEFAULT_USER = "/", "guest"
 FIRST_ADMINISTRATOR = "first_administrator"
-"""The global parameter that says which administrator came with the cluster."""
+"""The global parameter that names the administrator created with the cluster."""
 _GUEST: Table = {
-    "password_hash": "cXBpZJ873THijXLl//7s2zQUmXWlRQNBOFnwiWGMiI7mScqS",  # of "guest"
+    "password_hash": "cXBpZJ873THijXLl//7s2zQUmXWlRQNBOFnwiWGMiI7mScqS",  # the password of "guest"
     "hashing_algorithm": "rabbit_password_hashing_sha256",
     "tags": ("administrator",),
 }
@@ -61,7 +61,7 @@ def definition_element(what: str, vhost: str, name: str, body: Table) -> int:
 
 
 class Kind(NamedTuple):
-    """What may be defined. `check` returns what is wrong with the shape of a body, or nothing."""
+    """A kind of definition. `check` returns what is wrong with the shape of a body, or nothing."""
 
     check: Check
     in_vhost: bool
@@ -98,7 +98,7 @@ def _permission(body: Table) -> str:
 
 
 def _topic_permission(body: Table) -> str:
-    """Without patterns it is to be taken away, for this exchange alone."""
+    """Without patterns the permission is taken away, for this exchange alone."""
     return _are_texts(body, *(("exchange",) if len(body) == 1 else ("exchange", "write", "read")))
 
 
@@ -190,7 +190,7 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
 
 
 def _take_topic(state: State, key: tuple[str, str], exchange: str) -> tuple[int, str]:
-    """That for one exchange."""
+    """Take away the permission for one exchange."""
     what = "topic_permission"
     defined = state.definitions[what].get(key, {})
     if exchange not in defined:
@@ -207,7 +207,8 @@ def _take_topic(state: State, key: tuple[str, str], exchange: str) -> tuple[int,
 def _define_first_administrator(
     state: State, what: str, name: str, body: Table, by: str
 ) -> tuple[int, str]:
-    """A user that comes with a new cluster, once in its life; never in the place of another one."""
+    """Define the user that comes with a new cluster: once in the cluster's life, and never
+    replacing another user."""
     marked = ("", FIRST_ADMINISTRATOR) in state.definitions["global_parameter"]
     if what != "user" or marked or ("", name) in state.definitions["user"]:
         return CONFLICT, "the cluster has had its first administrator"
@@ -227,7 +228,7 @@ def _refusal(
         return BAD, f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes"
     wrong = kind.check(body)
     if wrong and what in POLICIES:
-        return BAD, f"Validation failed\n\n{wrong}\n"  # as RabbitMQ has it
+        return BAD, f"Validation failed\n\n{wrong}\n"  # as in RabbitMQ
     if wrong:
         return BAD, f"{what} '{name}': {wrong}"
     if len(canonical(body)) > DEFINITION_BYTES_MAX:
@@ -249,7 +250,7 @@ def _refusal(
 
 
 def _follow_policies(state: State, what: str, vhost: str) -> None:
-    """A policy was defined or deleted; or a virtual host, with those in it."""
+    """A policy was defined or deleted, or a virtual host with its policies."""
     if what in POLICIES or what == "vhost":
         follow_policies(state, state.vhosts[vhost])
 
@@ -264,7 +265,7 @@ def _put(state: State, what: str, key: tuple[str, str], body: Table) -> None:
 
 
 def _delete(state: State, what: str, key: tuple[str, str]) -> None:
-    """With what depends on it."""
+    """Delete a definition and everything that depends on it."""
     _, name = key
     _take_out(state, what, key)
     if what == "user":
@@ -285,7 +286,7 @@ def _take_out(state: State, what: str, key: tuple[str, str]) -> None:
 
 
 def follow(state: State) -> None:
-    """Bring what follows from the definitions up to date: after a change, and after a restore."""
+    """Update the state derived from the definitions: after a change, and after a restore."""
     limits = state.definitions["vhost_limit"]
     for vhost in state.vhosts.values():
         limit = limits.get((vhost.name, "limits"), {}).get("max-queues", -1)
@@ -296,7 +297,8 @@ def follow(state: State) -> None:
 
 
 def define_first(state: State) -> None:
-    """In a new cluster: the default virtual host, and `guest` (from the member's own machine)."""
+    """In a new cluster define the default virtual host, and `guest` (from the member's own
+    machine)."""
     for what, vhost, name, body in (
         ("vhost", "", DEFAULT_VHOST, _VHOST),
         ("user", "", DEFAULT_USER, _GUEST),
@@ -307,7 +309,7 @@ def define_first(state: State) -> None:
 
 
 def go_on(state: State) -> None:
-    """With what a definition changed, and one position was too short for."""
+    """Continue the effects of a definition that one position was too short for."""
     if state.leaving:
         end_leaving_vhosts(state, LEAVING_WORK_MAX)
     if state.stale or state.trimming:
@@ -318,8 +320,8 @@ def go_on(state: State) -> None:
 
 
 def end_leaving_vhosts(state: State, work_max: int) -> None:
-    """Delete what is in them, as much as one position may cost. One that has to wait for its
-    connections, or for letters on their way, keeps no other waiting."""
+    """Delete the content of deleted virtual hosts, as much as one position may cost. One that has
+    to wait for its connections, or for letters on their way, does not make the others wait."""
     work = 0
     for vhost in list(state.leaving):
         if work >= work_max:
@@ -340,7 +342,7 @@ def end_leaving_vhosts(state: State, work_max: int) -> None:
 
 
 def what_is_left(state: State, vhost: Vhost) -> str:
-    """What of a deleted virtual host is still there, for people."""
+    """What still exists of a deleted virtual host, for people."""
     letters = "; messages on their way" if _has_letters(state, vhost) else ""
     return f"connections {vhost.connections}, queues {len(vhost.queues)}{letters}"
 

@@ -1,4 +1,4 @@
-"""Commands about exchanges and about bindings, of queues as well as of exchanges."""
+"""Commands about exchanges, and about bindings of queues and exchanges."""
 
 from broker.machine.commands import (
     OK,
@@ -106,7 +106,7 @@ def _difference(vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | N
 
 
 def on_exchange_delete(state: State, channel: Channel, command: ExchangeDelete) -> int:
-    """Deleting what is not there succeeds."""
+    """Deleting an exchange that does not exist succeeds."""
     kind, _, _, name, if_unused, nowait = command
     vhost = channel.connection.vhost
     exchange = vhost.exchanges.get(name)
@@ -158,7 +158,7 @@ def _queue_ends(channel: Channel, source: str, destination: str) -> Ends | Refus
     if source == "":
         return default_exchange()
     exchange = vhost.exchanges.get(source)
-    if exchange is None:  # as in RabbitMQ this comes first, also where the queue is another's
+    if exchange is None:  # checked first, as in RabbitMQ, also where the queue is another's
         return no_exchange(source, vhost.name)
     queue = accessible_queue(channel, destination)
     return queue if isinstance(queue, Refusal) else (exchange, queue)
@@ -209,7 +209,7 @@ def _unbind(
     arguments: Table,
     nowait: bool,
 ) -> int:
-    """Unbinding what is not bound succeeds, and also what is not there."""
+    """Unbinding succeeds even if the binding, or an end of it, does not exist."""
     durable = False
     if not isinstance(ends, Refusal):
         remove_bindings(state, channel.connection.vhost, [_binding(ends, key, arguments)])

@@ -1,16 +1,16 @@
 # mypy: disable-error-code="import-untyped"
-"""Commands that killed members, and the agreed refusal of their like.
+"""Poison: commands that killed members, and the agreed refusal of similar ones.
 
 Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
-A command out of which a handler raises was never applied by the member that it killed, and is not
-in its store. When it kills all members it is in no store at all, so the cluster comes up without
-it; but its client sends it again. So a member that died of a command reports it, as the first
-command of its next session. Once a majority of the voters died of the same kind and content, that
-content is refused by all, at the same position: outcome 541, the connection is closed, no handler
-runs. One member's broken memory never makes a majority, so it refuses nothing.
+A command at which a handler raises was never applied by the member it killed, and is not in that
+member's store. If it kills all members it is in no store at all, so the cluster comes up without
+it; but its client sends it again. So a member killed by a command reports it, as the first command
+of its next session. Once a majority of the voters died of the same kind and content, all members
+refuse that content, at the same position: outcome 541, the connection is closed, no handler runs.
+One member's broken memory never makes a majority, so it causes no refusal.
 
-A cold start forgets it all: that is how a release that can execute the command is tried.
+A cold start forgets all reports: that is how to try a release that can execute the command.
 """
 
 from hashlib import blake2b
@@ -27,10 +27,10 @@ from broker.machine.state import State
 
 CONTENT_BYTES = 16
 KEPT_MAX = 64
-"""Contents that are remembered; the oldest goes first."""
+"""Number of contents remembered; the oldest goes first."""
 
-# What makes two commands of a kind alike: the items from here on. What comes before, and the tag of
-# a Consume and the settlements of a TxCommit, differ each time the client comes back.
+# The items from here on decide whether two commands of a kind are alike. The items before, and the
+# tag of a Consume and the settlements of a TxCommit, differ each time the client comes back.
 _CONTENT: dict[int, slice] = {
     c.EXCHANGE_DECLARE: slice(3, None),
     c.EXCHANGE_DELETE: slice(3, None),
@@ -50,8 +50,8 @@ _CONTENT: dict[int, slice] = {
 
 
 def content_of(command: Command) -> bytes | None:
-    """Hash of what a client would send again; None for kinds that carry nothing of a client's own
-    (acks, closes, ticks): to refuse one of them would be to refuse all."""
+    """Hash of what a client would send again; None for kinds with no content of the client's (acks,
+    closes, ticks): refusing one of them would mean refusing all."""
     part = _CONTENT.get(command[0])
     if part is None:
         return None
@@ -59,7 +59,7 @@ def content_of(command: Command) -> bytes | None:
     head = (items[0], items[3]) if items[0] == c.CONSUME else (items[0],)
     rest = [ordered(item) for item in items[part]]
     if items[0] == c.DEFINE and isinstance(rest[-1], dict):
-        rest[-1].pop("password_hash", None)  # salted anew each time
+        rest[-1].pop("password_hash", None)  # salted differently each time
     packed = msgpack.packb((*head, *rest))
     return blake2b(packed, digest_size=CONTENT_BYTES).digest()
 
@@ -69,7 +69,7 @@ def poison_element(kind: int, content: bytes, names: tuple[str, ...]) -> int:
 
 
 def on_poisoned(state: State, session: int, command: Poisoned) -> int:
-    """The sender is known by its session, so no member can report for another."""
+    """Record a report. The session identifies the sender, so no member can report for another."""
     _, kind, content = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
     if name is None or kind not in _CONTENT or len(content) != CONTENT_BYTES:
@@ -97,8 +97,8 @@ def _drop(state: State, key: tuple[int, bytes]) -> None:
 
 
 def refusal_of(state: State, command: Command) -> Refusal | None:
-    """If a majority of the voters died of a command like this one it is refused, like any hard
-    error of a client."""
+    """The refusal of a command that a majority of the voters died of, like any hard error of a
+    client."""
     kind = command[0]
     if not any(kind == one for one, _ in state.poison):
         return None

@@ -1,10 +1,10 @@
-"""Policies taking effect: which queues a change concerns, and what they hold too much.
+"""Policies taking effect: which queues a change affects, and dropping messages over new limits.
 
-Finding out what a change of policies means for 100,000 queues takes longer than one position may.
-So a change marks the queues of its virtual host as stale, and they are looked at in the order of
-their declaration, as many as one position may cost, beginning at that of the change. A queue that
-is declared meanwhile has the new policies at once, and so has every exchange. What a lowered limit
-makes too much is dropped in the same way.
+Working out a change of policies for 100,000 queues takes longer than one position may. So a change
+marks the queues of its virtual host as stale. They are looked at in the order of their declaration,
+as many as one position may cost, beginning at the position of the change. A queue declared
+meanwhile has the new policies at once, and so has every exchange. Messages over a lowered limit are
+dropped in the same way.
 """
 
 from itertools import islice
@@ -15,11 +15,11 @@ from broker.machine.queueing.queue_limits import apply_policies, trim
 from broker.machine.state import Policy, Ranked, State, Vhost
 
 POLICIES = ("policy", "operator_policy")
-"""As what they are defined (handlers/definitions.py)."""
+"""The kinds under which policies are defined (handlers/definitions.py)."""
 
 
 def policies_defined(state: State, only: str = "") -> dict[str, Ranked]:
-    """By virtual host; or those of one."""
+    """All policies by virtual host, or those of one."""
     found: dict[str, tuple[list[Policy], list[Policy]]] = {}
     for operator, what in enumerate(POLICIES):
         for (vhost, name), body in state.definitions[what].items():
@@ -37,7 +37,7 @@ def follow_policies(state: State, vhost: Vhost) -> None:
     if policies == vhost.policies:
         return
     vhost.policies = policies
-    vhost.routes.clear()  # the alternate exchange of an exchange may be another one
+    vhost.routes.clear()  # an exchange's alternate exchange may be a different one now
     fresh = [queue for queue in vhost.queues.values() if not queue.stale]
     for queue in fresh:
         queue.stale = True
@@ -45,7 +45,7 @@ def follow_policies(state: State, vhost: Vhost) -> None:
 
 
 def go_on_with_policies(state: State) -> None:
-    """As much as one position may cost."""
+    """Look at further stale queues, as many as one position may cost."""
     work = 0
     while state.stale and work < POLICIES_WORK_MAX:
         queue = state.stale.popleft()

@@ -1,6 +1,6 @@
-"""Publishing: one message to the queues that its exchange and key reach.
+"""Publishing: routes one message to the queues that its exchange and key reach.
 
-Also what an exchange delayed, as it is due.
+Also publishes messages that an exchange delayed, when they are due.
 """
 
 from broker.machine.commands import (
@@ -117,8 +117,9 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
 
 
 def on_body_part(state: State, channel: Channel, command: BodyPart) -> int:
-    """A part of a large body: kept with the channel until its Publish takes it. When all clients
-    together have too much under way, who has waited longest for the next part gives way."""
+    """Keep a part of a large body with the channel until its Publish takes it. When all clients
+    together have too many bytes in progress, the channel that has waited longest for its next part
+    is closed."""
     keep_part(state, channel, command[3])
     outcome = OK
     while state.unfinished_bytes > UNFINISHED_BYTES_MAX:
@@ -147,7 +148,7 @@ def _remember(
 def _publish_again(
     state: State, channel: Channel, command: Publish, body: Body, attempt: Attempt
 ) -> int:
-    """The number was taken before: nothing is done, and the answer is the same."""
+    """The number was used before: nothing is done, and the answer is the same."""
     _, conn, chan, publish_no, exchange, key, flags, properties, _ = command
     accepted, returned = attempt.outcome != REFUSED, attempt.outcome == UNROUTED
     what = AGAIN | FLAG if flags & PERSISTENT else AGAIN
@@ -184,16 +185,16 @@ def count_publish(channel: Channel, route: Route, flags: int, confirmed: bool) -
 
 
 def is_durable(route: Route, flags: int) -> bool:
-    """Whether a cold start finds a message of this route."""
+    """Whether a cold start keeps a message of this route."""
     return route.streams or (route.durable and flags & PERSISTENT != 0)
 
 
 def ttl_of(properties: bytes) -> int:
-    """The message's own time to live, NO_TTL, or less if it is not a number."""
+    """The message's own time to live; NO_TTL if it has none, less if it is not a number."""
     text = expiration_of(properties)
     if text is None:
         return NO_TTL
-    text = text.removeprefix(b"+")  # RabbitMQ reads it so
+    text = text.removeprefix(b"+")  # as RabbitMQ reads it
     if not text.isdigit() or len(text) > 16 or int(text) > _TTL_MS_MAX:
         return NO_TTL - 1
     return int(text) * 1000
@@ -219,8 +220,8 @@ def way_or_refusal(
 
 
 def publish_due(state: State, queue: Queue, work_max: int) -> int:
-    """Publish what an exchange delayed and is due, in the order of due times, until it costs so
-    much; return the units of work."""
+    """Publish due messages that an exchange delayed, in the order of due times, until they cost
+    this much; return the units of work."""
     work = 0
     note_clock(state)
     while work < work_max:
@@ -232,8 +233,9 @@ def publish_due(state: State, queue: Queue, work_max: int) -> int:
 
 
 def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
-    """Return the units of work. What nobody can route, or reaches too many queues, reaches none;
-    then it goes as any other message does of which its publisher was told nothing."""
+    """Publish a due message; return the units of work. A message without a route, or with too many
+    queues, reaches none; it is then treated like any other message whose publisher was promised
+    nothing."""
     assert queue.delays is not None
     vhost, exchange = queue.vhost, queue.vhost.exchanges[queue.delays]
     _, number, origin, key, flags, _, _, properties, body = message

@@ -1,4 +1,4 @@
-"""Commands about queues as such: declare, purge, delete."""
+"""Commands about queues themselves: declare, purge, delete."""
 
 from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge, Table
 from broker.machine.handlers.connections import refuse, reply
@@ -52,7 +52,7 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     vhost = connection.vhost
     queue = vhost.queues.get(name)
     if queue is not None and queue.owner is not None and queue.owner.ended:
-        delete_queue(state, queue)  # its client comes back before its end had its turn
+        delete_queue(state, queue)  # its client came back before its end had its turn
         queue = None
     refusal: Refusal | None = None
     if queue is not None and queue.owner is not None and queue.owner is not connection:
@@ -90,7 +90,7 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
 def _misfit(
     name: str, declared: tuple[bool, bool, bool], arguments: Table, vhost: str
 ) -> Refusal | None:
-    """Why a queue cannot be of the type that is asked for: in RabbitMQ's order."""
+    """Why a queue cannot have the requested type; checks are in RabbitMQ's order."""
     if queue_type(arguments) == CLASSIC:
         return None
     durable, exclusive, auto_delete = declared
@@ -143,7 +143,7 @@ def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
 
 
 def on_queue_delete(state: State, channel: Channel, command: QueueDelete) -> int:
-    """Deleting what is not there succeeds."""
+    """Deleting a queue that does not exist succeeds."""
     kind, _, _, name, if_unused, if_empty, nowait = command
     connection = channel.connection
     queue = connection.vhost.queues.get(name)
@@ -159,7 +159,7 @@ def on_queue_delete(state: State, channel: Channel, command: QueueDelete) -> int
         if refusal is not None:
             return refuse(state, channel, kind, refusal)
         count = ready_count(queue)
-    if not nowait:  # ahead of what the queue's consumers are told, as with RabbitMQ
+    if not nowait:  # before the queue's consumers are told, as in RabbitMQ
         reply(state, channel, "queue.delete-ok", (count,), queue is not None and queue.durable)
     if queue is not None:
         delete_queue(state, queue)

@@ -68,7 +68,7 @@ def session_element(name: str, record: SessionRecord) -> int:
 
 
 def cluster_element(state: State) -> int:
-    """The scalars of the state. The machine's time is among them."""
+    """The scalars of the state, including the machine's time."""
     return item_hash(
         "cluster",
         state.epoch,
@@ -81,8 +81,11 @@ def cluster_element(state: State) -> int:
 
 
 def on_activate(state: State, session: int, command: Activate) -> int:
-    """A session's id is the position of its activation and the member's place in it: unique, and
-    rising over time. It replaces nothing while the member continues the session it has."""
+    """Begin an epoch.
+
+    A session's id is the position of its activation and the member's place in it: unique, and
+    rising over time. It replaces nothing while the member continues its current session.
+    """
     _, epoch, members, cold, voters, cluster_id, version = command
     if epoch <= state.epoch or len(members) > SESSIONS_PER_POSITION:
         return IGNORED
@@ -136,7 +139,8 @@ def _end_sessions(state: State, names: list[str]) -> None:
 
 
 def find_ended(state: State) -> None:
-    """The connections without a session are sent nothing more, and end as positions go by."""
+    """Mark the connections without a session: they are sent nothing more, and end over the
+    following positions."""
     live = {record.session: True for record in state.sessions.values()}
     for key, connection in state.connections.items():
         if key[0] not in live and not connection.ended:
@@ -144,8 +148,8 @@ def find_ended(state: State) -> None:
 
 
 def end_what_ended(state: State, *, at_once: bool = False) -> None:
-    """Connections that ended: as much of them as one position may cost, unless it is to be all at
-    once. Nothing is delivered to them meanwhile, so what they hold may go back in parts."""
+    """End such connections, as many as one position may cost, or all at once if asked. Nothing is
+    delivered to them meanwhile, so the messages they hold may go back in parts."""
     work_max = sys.maxsize if at_once else ENDING_WORK_MAX
     live = {record.session: True for record in state.sessions.values()}
     work = 0
@@ -197,7 +201,7 @@ def _set_active(state: State, name: str) -> None:
 
 
 def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
-    """Only the next blob of a current session is accepted, whatever the ring repeats."""
+    """Accept only the next blob of a current session, whatever the ring repeats."""
     record = state.sessions.get(member)
     if record is None or record.session != session or blob_no != record.last_blob_no + 1:
         return False
@@ -219,7 +223,7 @@ def on_tick(state: State, session: int, command: Tick) -> int:
         return IGNORED
     now_us = read_clock(state, name, reached_us, applied)
     moved = _move_time(state, now_us)
-    # No stored claim is beyond the horizon: it would count for what is created from here on.
+    # No stored claim may exceed the horizon: it would count for things created from here on.
     reached_us = max(state.clocks[name].reached_us, min(ahead_us, now_us + AHEAD_US_MAX))
     is_quiet = now_us < due_us(state) and not goes_on(state)
     horizons.advance(state, max(now_us, reached_us), is_quiet=is_quiet)
@@ -232,7 +236,7 @@ def on_tick(state: State, session: int, command: Tick) -> int:
 
 
 def _move_time(state: State, now_us: int) -> bool:
-    """Whether it goes on."""
+    """Move the machine's time; return whether work remains."""
     moved = now_us > state.now_us
     if moved:
         state.remove(cluster_element(state))
@@ -242,8 +246,8 @@ def _move_time(state: State, now_us: int) -> bool:
 
 
 def _end_messages(state: State) -> None:
-    """Those that expired, or are due at an exchange that delays, of the queues whose time has
-    come. A queue of which more is due than its share has its next turn after the others."""
+    """End the messages that expired, or are due at an exchange that delays, in queues whose time
+    has come. A queue with more than its share due has its next turn after the others."""
     budget, share = EXPIRED_PER_TICK_MAX, EXPIRED_PER_QUEUE_MAX
     while budget > 0:
         number = state.expiry.take(state.now_us)
@@ -262,7 +266,7 @@ def _end_messages(state: State) -> None:
 
 
 def _end_leases(state: State) -> None:
-    """Unused queues whose time has come."""
+    """Delete unused queues whose time has come."""
     work = 0
     while work < LEASES_WORK_MAX:
         number = state.lease_ends.take(state.now_us)
@@ -278,7 +282,9 @@ def _end_leases(state: State) -> None:
 
 
 def on_voters(state: State, _session: int, command: Voters) -> int:
-    """Two operators at once: the second one's `before` is not what it was any more."""
+    """Change the voters. If two operators do so at once, `before` no longer holds for the
+    second.
+    """
     _, before, after = command
     if before != state.voters or not after:
         return IGNORED
@@ -289,8 +295,8 @@ def on_voters(state: State, _session: int, command: Voters) -> int:
 
 
 def on_upgrade(state: State, _session: int, command: Upgrade) -> int:
-    """Never back: what was computed since would not be understood. And only in the epoch whose
-    members its origin asked what they execute."""
+    """Raise the version. It is never lowered: results computed since would not be understood. And
+    only in the epoch whose members the origin asked for their versions."""
     _, epoch, version = command
     if epoch != state.epoch or version <= state.version:
         return IGNORED

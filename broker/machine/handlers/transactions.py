@@ -1,7 +1,7 @@
 """tx.commit: all settlements and all publishes at one position, or an error and none of them.
 
-First the settlements: a message that goes back takes its old place before a newer one that the same
-transaction publishes is delivered.
+Settlements come first: a message that goes back takes its old place before a newer one, published
+by the same transaction, is delivered.
 """
 
 from broker.machine.commands import (
@@ -96,11 +96,11 @@ def _is_durable(held: Held) -> bool:
 def _named_tags(
     channel: Channel, settlements: tuple[TxSettle, ...]
 ) -> list[tuple[list[int], int]] | Refusal:
-    """The delivery tags of each settlement, each tag once: those before it count as settled."""
+    """The delivery tags of each settlement, each tag once: earlier ones count as settled."""
     named: list[tuple[list[int], int]] = []
     gone: dict[int, bool] = {}
     unacked = channel.unacked
-    rest = iter(unacked)  # what it has given out is gone: each tag is walked over once
+    rest = iter(unacked)  # tags it has yielded are gone: each tag is walked over once
     for tag, multiple, action in settlements:
         if (tag not in unacked or tag in gone) and not (multiple and tag == 0):
             return unknown_tag(tag)

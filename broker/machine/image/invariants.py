@@ -1,4 +1,4 @@
-"""The root computed anew, and the invariants that hold between commands."""
+"""Recomputes the root, and checks the invariants that hold between commands."""
 
 from broker.machine.clock.cluster_time import check_horizons, clock_element
 from broker.machine.clock.horizons import horizon_element, span_element
@@ -33,8 +33,8 @@ from broker.machine.state import NUMBER, Channel, State, Vhost, all_queues, reha
 
 
 def recompute_root(state: State, fresh: bool = False) -> int:
-    """The sum of the elements of everything, messages from their bytes. `fresh`: all messages were
-    hashed this moment and the queues summed up, so that is not done again."""
+    """The sum of the elements of everything, with messages hashed from their bytes. `fresh`: all
+    messages were hashed and all queues summed up just now, so that is not repeated."""
     total = cluster_element(state)
     for name, record in state.sessions.items():
         total += session_element(name, record) + record.salt * record.last_blob_no
@@ -98,7 +98,7 @@ def _held_sum(channel: Channel) -> int:
 
 
 def check(state: State) -> None:
-    """Asserts; costs a full scan."""
+    """Assert the invariants; costs a full scan."""
     assert all(queue.readers is not None for queue in state.reading.values())
     assert state.digest == state.digest & MASK, "the root is kept below 2**64"
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
@@ -203,7 +203,7 @@ def _check_channel(channel: Channel, held_of_queue: HeldOfQueue) -> None:
 
 
 def _check_policies(state: State) -> None:
-    """Each queue has what was chosen for it, unless it is still to be looked at."""
+    """Each queue has the policies chosen for it, unless it is still to be looked at."""
     defined = policies_defined(state)
     assert all(queue.stale for queue in state.stale)
     waiting = {queue.number: True for queue in state.stale if not queue.deleted}

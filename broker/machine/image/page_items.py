@@ -1,8 +1,8 @@
-"""Blocks of waiting messages that stand in a checkpoint as they lie on disk.
+"""Pages: blocks of waiting messages that a checkpoint contains in their on-disk form.
 
-The root is computed from the hashes with which a page begins. Whether the messages have these
-hashes is looked at at once in what another member sent, and in this member's own whenever a page is
-read: before anybody has a message of it.
+The root is computed from the hashes at the head of each page. That the messages have these hashes
+is checked at once in a snapshot from another member; in this member's own snapshot it is checked
+when a page is read, before any of its messages is used.
 Decision: docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md.
 """
 
@@ -19,7 +19,9 @@ from broker.waiting.page_format import contents_of, unpack
 from broker.waiting.pager import summary_of
 
 PAGE_BYTES_MAX = 1 << 20
-"""The messages of a page that goes as it is take no more memory: larger ones go one by one."""
+"""The most memory that the messages of an unchanged page take; larger pages go message by
+message.
+"""
 
 
 def goes_as_it_is(block: Block[Message]) -> bool:
@@ -28,12 +30,12 @@ def goes_as_it_is(block: Block[Message]) -> bool:
 
 
 class PageReader:
-    """Takes the pages of a snapshot; `own`: it is this member's."""
+    """Takes the pages of a snapshot; `own`: the snapshot is this member's."""
 
     def __init__(self, state: State, *, own: bool) -> None:
         self._state = state
         self._own = own
-        # First place and elements: where a page comes to is known when all have come.
+        # First place and elements: the position of a page is known when all have come.
         self._sums: dict[Block[Message], tuple[int, int]] = {}
 
     def take(
@@ -55,7 +57,7 @@ class PageReader:
             queue.timed += timed
 
     def ready_sum(self, queue: Queue) -> int | None:
-        """Of all that came for a queue; None: a page stands at another place than it says."""
+        """The sum of all pages of a queue; None if a page's place differs from its own record."""
         if not self._sums:
             return ready_sum(queue, fresh=True)
         seq, total = queue.next_seq - len(queue.ready), returned_sum(queue, fresh=True)

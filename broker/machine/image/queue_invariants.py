@@ -1,4 +1,4 @@
-"""Sums of the messages of a queue computed anew, and the invariants of queues between commands."""
+"""Recomputes the sums over a queue's messages, and checks the invariants of queues."""
 
 from collections.abc import Iterable, Sequence
 from itertools import count, islice, pairwise
@@ -37,18 +37,18 @@ from broker.waiting.last_values import LastValues
 HeldOfQueue: TypeAlias = dict[int, list[tuple[int, Message]]]
 """By queue: numbers and messages that channels hold."""
 _PART = 4096
-"""Messages that are summed up at once: about a millisecond."""
+"""The number of messages summed up at once: about a millisecond."""
 
 
 def ready_sum(queue: Queue, fresh: bool) -> int:
-    """Of all ready messages of the queue; from their bytes unless they were just hashed."""
+    """The sum over all ready messages of the queue; from their bytes unless just hashed."""
     first = queue.next_seq - len(queue.ready)
     total = returned_sum(queue, fresh) + backlog_sum(queue, queue.ready, first, fresh)
     return total & MASK
 
 
 def returned_sum(queue: Queue, fresh: bool) -> int:
-    """Of those that have places of their own."""
+    """The sum over messages that have their own places."""
     number, total = queue.number, 0
     for place, message in queue.returned.items():
         seq, redelivered = seq_at(queue, place)
@@ -58,11 +58,11 @@ def returned_sum(queue: Queue, fresh: bool) -> int:
 
 
 def backlog_sum(queue: Queue, messages: Iterable[Message], first: int, fresh: bool) -> int:
-    """Of messages that were never taken, the first of them at this place."""
+    """The sum over messages that were never taken, the first of them at this place."""
     number, total = queue.number, 0
-    recovered = max(0, queue.recovered_seq - first)  # so many of the first ones
+    recovered = max(0, queue.recovered_seq - first)  # the number of first ones
     ready = iter(messages)
-    # In parts: each is summed up at once, with the interpreter's lock.
+    # In parts: each is summed up at once, with the interpreter's lock held.
     while part := list(islice(ready, min(recovered, _PART) or _PART)):
         contents = map(itemgetter(CONTENT_HASH) if fresh else rehash_wholly, part)
         total += ready_elements(contents, number, count(first), recovered > 0)
@@ -72,7 +72,7 @@ def backlog_sum(queue: Queue, messages: Iterable[Message], first: int, fresh: bo
 
 
 def contents_sum(queue: Queue, contents: Sequence[int], first: int) -> int:
-    """The same by the hashes of their contents."""
+    """The same from the hashes of their contents."""
     recovered = max(0, queue.recovered_seq - first)
     again = elements_in_a_row(contents[:recovered], queue.number, first, True)
     return again + elements_in_a_row(contents[recovered:], queue.number, first + recovered, False)
@@ -91,7 +91,7 @@ def kept_sum(groups: Groups[Consumer]) -> int:
 
 
 def _check_last_values(queue: Queue, last: LastValues, held: dict[int, Message]) -> None:
-    """`held`: those of this queue, by their numbers."""
+    """`held`: the held messages of this queue, by their numbers."""
     assert last.elements == superseded_sum(queue, last)
     assert all(seq in held for seq in last.superseded), "only what is held can be superseded"
     live = {seq: one for seq, one in held.items() if seq not in last.superseded}
@@ -106,11 +106,12 @@ def _check_last_values(queue: Queue, last: LastValues, held: dict[int, Message])
 
 
 def _check_groups(state: State, queue: Queue, groups: Groups[Consumer]) -> None:
-    """All that is known of groups follows from what waits, who holds what, and what is kept."""
+    """All knowledge of groups follows from the waiting messages, their holders, and the kept
+    groups."""
     waiting: dict[bytes, list[int]] = {}
     for place, message in queue.returned.items():
         waiting.setdefault(group_key(groups, message), []).append(place)
-    free = waiting.pop(b"", []) if groups.keeps else []  # each by itself
+    free = waiting.pop(b"", []) if groups.keeps else []  # each separately
     holders: dict[bytes, list[Consumer | None]] = {}
     for channel in state.channels.values():
         for held in (*channel.unacked.values(), *channel.unsent.values()):
@@ -221,7 +222,7 @@ def _who(consumer: Consumer) -> tuple[int, int, int, str]:
 
 
 def check_letters(state: State, vhost: Vhost) -> None:
-    """Each queue of letters is that of its queue, and is looked at again."""
+    """Each queue of dead letters belongs to its queue, and is scheduled for another look."""
     of = {name: one.letters for name, one in vhost.queues.items() if one.letters is not None}
     assert of == vhost.kept_letters
     for name, queue in vhost.kept_letters.items():

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-untyped"
-"""The inverse of snapshot.py: a state from the items of a snapshot.
+"""The inverse of snapshot.py: builds a state from the items of a snapshot.
 
-Hashes are not sent. They are computed here from the bytes, and the root that results must be the
-root that the donor claims.
+Hashes are not sent. They are computed here from the bytes, and the resulting root must be the one
+that the donor claims.
 """
 
 import gc
@@ -67,12 +67,12 @@ _PAGE = 4096
 
 
 class SnapshotError(ValueError):
-    """These chunks are no complete and correct snapshot; the message is the reason."""
+    """These chunks are not a complete and correct snapshot; the message is the reason."""
 
 
 def read(state: State, chunks: Iterable[bytes], *, own: bool = False) -> None:
-    """Fills a new state; raises SnapshotError and leaves it unusable if anything is amiss. `own`:
-    messages in pages are hashed later."""
+    """Fill a new state; raises SnapshotError, and leaves the state unusable, if anything is amiss.
+    `own`: messages in pages are hashed later."""
     reader = _Reader(state, own=own)
     unpacker = msgpack.Unpacker(
         use_list=False, strict_map_key=True, max_buffer_size=_STREAM_BYTES_MAX
@@ -96,21 +96,24 @@ def read(state: State, chunks: Iterable[bytes], *, own: bool = False) -> None:
 
 
 def _untrack() -> None:
-    """Let the collector see what is new, less than a millisecond's work.
+    """Let the garbage collector see new objects, less than a millisecond's work at a time.
 
-    Of a tuple that holds no containers it then stops keeping track, as of a tuple or dict of such
-    tuples.  Seen late, a million of them are 40 ms in one piece, and that again and again.
+    The collector then stops tracking tuples without containers, and tuples or dicts of such tuples.
+    Seen late, a million of them take 40 ms in one piece, again and again.
     """
     gc.collect(0)
 
 
 class _Reader:
-    """One method per item name, in the order in which the items come; one for all schedules."""
+    """One method per item name, in the order in which the items come; one method for all
+    schedules.
+    """
 
     def __init__(self, state: State, *, own: bool) -> None:
         self.state = state
         self.pages = PageReader(state, own=own)
-        # In pages: a dict of a million stands still for 40 ms as it grows, and again as it goes.
+        # In pages, because a dict of a million entries stalls for 40 ms when it grows, and again
+        # when it is freed.
         self.messages: defaultdict[int, dict[int, Message]] = defaultdict(dict)
         self.bodies = RestoredBodies()
         self.queues: dict[int, Queue] = {}
@@ -334,7 +337,7 @@ class _Reader:
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         found = self._found(messages)
-        if queue.stream is not None:  # by place: what its offsets are is not known yet
+        if queue.stream is not None:  # by place: its offset is not known yet
             for place, message in enumerate(found, len(queue.ready)):
                 queue.stream.column.note(0, place, column_entry(message))
         for block in queue.ready.extend(found, map(len, map(itemgetter(BODY), found))):
@@ -479,7 +482,7 @@ class _Reader:
                 channel.outstanding += not unsent
 
     def _deleted_queue(self, channel: Channel, number: int) -> Queue:
-        """What a channel still holds of a queue that is gone: settling it concerns nobody."""
+        """What a channel still holds of a deleted queue: settling it affects nothing."""
         vhost = channel.connection.vhost
         queue = self.queues[number] = Queue(vhost, "", number, False, False, None, {})
         queue.deleted = True

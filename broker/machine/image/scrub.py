@@ -1,9 +1,9 @@
-"""Scrubbing: hashing the messages at rest again in small slices, to find corrupted memory.
+"""Scrubbing: hashes the messages at rest again, in small slices, to find corrupted memory.
 
-What leaves a queue is hashed again when it leaves; a scrub is for what stays. Queue by queue, the
-ready messages of one instant are hashed again and summed up against the queue's own sum; then the
-numbers of each producer, and the keys that each queue remembers. What is left is summed up at once
-against the root.
+A message that leaves a queue is hashed as it leaves; a scrub checks those that stay. Queue by
+queue, the ready messages of one instant are hashed and compared with the queue's own sum; then the
+numbers of each producer, and the keys that each queue remembers. The rest is summed up at once and
+compared with the root.
 """
 
 from collections import deque
@@ -30,11 +30,11 @@ from broker.waiting.blocks import read_along
 from broker.waiting.places import Places
 
 REST_MAX = 5_000
-"""More things than this are not summed up, as nothing else happens meanwhile: ten milliseconds."""
+"""A larger rest is not summed up, because nothing else happens meanwhile: ten milliseconds."""
 
 
 class Fault(NamedTuple):
-    """What does not hold any more; `where` for people."""
+    """A sum that no longer holds; `where` is for people."""
 
     where: str
     what: str
@@ -70,25 +70,25 @@ class Scrub:
         self._queues = [queue for vhost in state.vhosts.values() for queue in all_queues(vhost)]
         self._queues.reverse()
         self._windows = [queue for queue in self._queues if queue.window is not None]
-        self._keys: tuple[Queue, int, deque[Noted]] | None = None  # of one window, not hashed yet
+        self._keys: tuple[Queue, int, deque[Noted]] | None = None  # of one window; not hashed yet
         self._keys_total = 0
         self._queue: Queue | None = None
         self._returned: Places[Message] = Places()
         self._ready: Backlog[Message] = Backlog()
-        self._unread: Iterator[tuple[int, bool, Message] | None] = iter(())  # of both
+        self._unread: Iterator[tuple[int, bool, Message] | None] = iter(())  # messages of both
         self._waits = False  # for the disk
-        self._source = self._ready  # another one: the queue was purged
+        self._source = self._ready  # a different one now means that the queue was purged
         self._plain = False  # it has messages that were never taken
-        self._first = self._at = 0  # the first place of these, and the one that was looked at last
+        self._first = self._at = 0  # the first place of these, and the last one looked at
         self._expected = self._total = 0
 
     def step(self, messages: int) -> Fault | None:
-        """Hash about so many messages again, or fewer while others are being read from disk; return
-        the first thing that does not hold."""
+        """Hash about this many messages, or fewer while others are being read from disk; return the
+        first fault."""
         self._waits = False
         while messages > 0 and not self.done and not self._waits:
             if self._queue is not None and self._is_gone(self._queue):
-                self._let_go()  # what is read no more would still take memory, and disk
+                self._let_go()  # unread parts would still take memory, and disk
             if self._queue is None and not self._next_queue():
                 if self._producers:
                     count, fault = self._next_producer()
@@ -107,8 +107,8 @@ class Scrub:
         return None
 
     def _is_gone(self, queue: Queue) -> bool:
-        """It was purged, or those who consume it are ahead of this pass: they look at its messages
-        sooner, as each is hashed when it leaves."""
+        """The queue was purged, or its consumers are ahead of this pass: its messages are hashed
+        anyway when they leave."""
         first = queue.next_seq - len(queue.ready)
         return queue.ready is not self._source or (self._plain and first > self._at)
 
@@ -120,7 +120,7 @@ class Scrub:
         return places(producer), Fault(where, "its numbers are not those that it used")
 
     def _next_keys(self, keys: int) -> tuple[int, Fault | None]:
-        """Hash some keys of a window again, as it was when its turn began."""
+        """Hash some keys of a window, as the window was when its turn began."""
         if self._keys is None:
             queue = self._windows.pop()
             if queue.window is None:  # the queue was deleted
@@ -145,7 +145,7 @@ class Scrub:
         if not self._queues:
             return False
         queue = self._queues.pop()
-        # Messages never change, so references of this instant are as good as the queue.
+        # Messages never change, so references taken at this instant are as good as the queue.
         self._queue = queue
         self._returned = queue.returned.copy()
         self._source, self._ready = queue.ready, queue.ready.copy()
@@ -181,7 +181,7 @@ class Scrub:
         return count, None
 
     def _let_go(self) -> None:
-        """Of the queue in hand; these may be the last references to a million messages."""
+        """Let go of the current queue; these may be the last references to a million messages."""
         self._state.discarded += (self._ready, self._returned)
         self._queue, self._unread = None, iter(())
         self._ready, self._returned = Backlog(), Places()

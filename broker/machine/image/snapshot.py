@@ -1,19 +1,19 @@
 # mypy: disable-error-code="import-untyped"
 """Snapshots: the state as bytes, for checkpoints, joins and re-execution alike.
 
-A stream of msgpack lists, each `[name, ...]`, cut into chunks wherever 256 KiB end. Messages travel
-once each, by columns, and queues name them by number, so that packing and unpacking a message costs
-no interpreted code beyond its hash. Hashes are not sent but computed from the bytes, and the root
-that results must be the root that the donor claims.
+A snapshot is a stream of msgpack lists, each `[name, ...]`, cut into chunks of 256 KiB. Each
+message travels once, in columns, and queues refer to messages by number, so packing and unpacking a
+message costs no interpreted code beyond its hash. Hashes are not sent but computed from the bytes,
+and the resulting root must be the one that the donor claims.
 
-A checkpoint has blocks of waiting messages that are on disk as they lie there: to write and to read
-them costs next to nothing. So two members have the same snapshot, but not the same checkpoint. A
-message of such a block that waits elsewhere too comes twice.
+A checkpoint contains blocks of waiting messages that are on disk already, in their on-disk form:
+writing and reading them costs next to nothing. So two members have the same snapshot, but not the
+same checkpoint. A message of such a block that also waits elsewhere is written twice.
 Decision: docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md.
 
-What is written is a `Cut`: the state at one position, taken in one short step, because what is
-large never changes (messages, and most of what lists them) and is not copied. The machine goes on
-while a cut is written, and a cut can be written once.
+A `Cut` is what is written: the state at one position, taken in one short step. Large parts never
+change (messages, and most lists of them), so they are not copied. The machine continues while a cut
+is written, and a cut can be written only once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,12 +38,12 @@ from broker.waiting.bodies import pieces_of
 CHUNK_BYTES = 256 * 1024
 VERSION = 1
 _BATCH_BYTES = 64 * 1024
-_WHOLE_BYTES_MAX = 16 << 20  # of a body that goes in one piece
+_WHOLE_BYTES_MAX = 16 << 20  # of a body that is written in one piece
 _BODY_PART_BYTES = 256 * 1024
-_HELD_ITEMS = 1024  # a row is made for each
+_HELD_ITEMS = 1024  # each becomes a row
 _PAGE = 4096
 
-# Who held a message, as a column.
+# The holder of a message, as a column.
 BY_GET, BY_GONE, BY_CONSUMER = 0, 1, 2
 
 
@@ -52,14 +52,14 @@ class _ChannelCut(NamedTuple):
     key: tuple[int, int, int]
     unacked: dict[int, Held]
     unsent: dict[int, Held]
-    consumers: dict[str, Consumer]  # who is active: what else holds a message is gone
-    # Of streams: tag, name, what they are sent next, and what they want.
+    consumers: dict[str, Consumer]  # the active ones; all other holders are gone
+    # Of streams: tag, name, the next offset to send, and the filter.
     readers: list[tuple[str, int, int, tuple[bytes, ...]]]
 
 
 class Cut:
-    """The state at one position.  Who may wait for the disk has what is there read `at_once`;
-    `pages`: what is there may go as it is."""
+    """The state at one position. A caller that may wait for the disk has content on disk read
+    `at_once`; `pages`: content on disk may be written unchanged."""
 
     def __init__(self, state: State, *, at_once: bool, pages: bool = False) -> None:
         self._at_once = at_once
@@ -80,12 +80,12 @@ class Cut:
         self._last = list(_last_items(state))
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it, in chunks of at most 256 KiB."""
+        """The whole cut, in chunks of at most 256 KiB."""
         return (chunk for chunk in self.steps() if chunk)
 
     def steps(self) -> Iterator[bytes | None]:
-        """The same chunks, with empty ones in between: each step takes about a millisecond.  None:
-        what comes next is being read from disk."""
+        """The same chunks, with empty ones in between: each step takes about a millisecond. None:
+        the next content is being read from disk."""
         buffer = bytearray()
         pack = msgpack.Packer().pack
         for item in self._items():
@@ -100,7 +100,7 @@ class Cut:
             yield bytes(buffer)
 
     def _items(self) -> Iterator[Item | None]:
-        """None: a place to pause."""
+        """The items of the cut; None: a place to pause."""
         yield from self._first
         for batch in self._batches():
             if batch is None:
@@ -185,13 +185,13 @@ class Cut:
 
 
 def _fields(message: Message) -> tuple[object, ...]:
-    """All but the hash."""
+    """All fields but the hash."""
     body = message[BODY]
     return message[1:] if type(body) is bytes else (*message[1:BODY], bytes(body))
 
 
 def _in_parts(message: Message) -> Iterator[Item | None]:
-    """A message with a large body: its parts, then all else."""
+    """A message with a large body: its parts, then everything else."""
     for piece in pieces_of(message[BODY], _BODY_PART_BYTES):
         yield ("body", message[NUMBER], piece)
         yield None
@@ -241,7 +241,7 @@ def _first_items(state: State) -> Iterator[Item]:
 
 
 def _former_policies(state: State) -> Iterable[Policy]:
-    """Those that queues have still, and that may be defined no more."""
+    """Policies that queues still have, although they may no longer be defined."""
     found: dict[int, Policy] = {}
     for queue in state.stale:
         for policy in (queue.policy, queue.operator_policy):

@@ -1,4 +1,4 @@
-"""The part of a snapshot that is one virtual host: queues with what waits in them, and topology."""
+"""The part of a snapshot for one virtual host: queues with their waiting messages, and topology."""
 
 from array import array
 from collections import deque
@@ -17,13 +17,14 @@ _QUEUES_A_STEP = 256
 
 _T = TypeVar("_T")
 Item: TypeAlias = tuple[object, ...]
-"""One of a snapshot: its name and its fields."""
+"""One item of a snapshot: its name and its fields."""
 BEING_READ: Item = ("being read",)  # no item: a place to wait
 
 
 class VhostCut:
-    """By columns: of a queue, an exchange or a binding that never changes only the
-    reference is taken. With a tuple for each of 100,000 queues the cut was a pause of 0.2 s."""
+    """The cut of one virtual host, by columns. Of the unchanging parts of queues, exchanges and
+    bindings only references are taken. With a tuple for each of 100,000 queues the cut paused for
+    0.2 s."""
 
     def __init__(self, vhost: Vhost) -> None:
         queues = list(all_queues(vhost))
@@ -34,7 +35,7 @@ class VhostCut:
         self._policies = [queue.policy for queue in queues]
         self._operator_policies = [queue.operator_policy for queue in queues]
         self._ready = {queue.number: queue.ready.parts() for queue in queues if queue.ready}
-        # What is known of them once they were read: their numbers, or a block that goes as it is.
+        # What reading them gave: their numbers, or a block that is written unchanged.
         self._places: dict[int, list[Sequence[int] | Block[Message]]] = {}
         self._returned = {q.number: q.returned.copy() for q in queues if q.returned}
         self._windows = {q.number: q.window.order.copy() for q in queues if q.window}
@@ -43,7 +44,7 @@ class VhostCut:
             q.number: list(q.last_values.superseded) for q in queues if q.last_values is not None
         }
         self._kept = {q.number: q.groups.kept.copy() for q in queues if q.groups is not None}
-        # Their columns are made again from the messages.
+        # Their columns are rebuilt from the messages.
         self._filtered = {q.number for q in queues if q.stream is not None and q.stream.column}
         self._times = {
             q.number: (q.stream.step_s, list(q.stream.times)) for q in queues if q.stream
@@ -57,8 +58,8 @@ class VhostCut:
         self._bindings = [list(exchange.bindings.values()) for exchange in self._exchanges]
 
     def messages(self, *, pages: bool, at_once: bool) -> Iterator[Message | None]:
-        """What waits in the queues, in their order, but for blocks that go as they are, as `pages`;
-        None while the next ones are being read, unless that is waited for, `at_once`."""
+        """The messages waiting in the queues, in order, without the blocks written unchanged as
+        `pages`; None while the next ones are being read, unless `at_once` waits for that."""
         for queue in self._queues:
             number = queue.number
             if number in self._ready:
@@ -72,7 +73,7 @@ class VhostCut:
     ) -> Iterator[Message | None]:
         parts = self._ready.pop(number)
         places = self._places[number] = []
-        read: deque[int] = deque()  # the places of what is being read
+        read: deque[int] = deque()  # places of the parts being read
         parts.reverse()
 
         def taken() -> Iterator[Part[Message]]:
@@ -93,7 +94,7 @@ class VhostCut:
             yield from messages
 
     def items(self, *, at_once: bool) -> Iterator[Item | None]:
-        """All of it but the messages; None: a place to pause."""
+        """Everything but the messages; None: a place to pause."""
         columns = (
             self._next_seqs,
             self._recovered_seqs,
@@ -203,7 +204,7 @@ class VhostCut:
             yield None
 
     def kept_groups(self) -> Iterator[Item | None]:
-        """The groups that stay with consumers, in the order in which they came to them."""
+        """The groups assigned to consumers, in the order of assignment."""
         for number, kept in self._kept.items():
             if kept:
                 rows = [(key, *one.channel.key, one.tag) for key, one in kept.items()]
@@ -218,8 +219,8 @@ def _numbered(number: int, runs: list[Sequence[int]]) -> Iterator[Item | None]:
 
 
 def _taken(parts: list[_T]) -> Iterator[_T]:
-    """The last of them first. They are let go on the way: one that left its queue is freed here,
-    and not all at the end."""
+    """Yield from the end, letting go on the way: a part that left its queue is freed here, and not
+    all parts at the end."""
     while parts:
         yield parts.pop()
 
@@ -234,7 +235,7 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 
 
 def in_batches(items: Iterable[_T], most: int = BATCH_ITEMS) -> Iterator[list[_T]]:
-    """At most so many at once."""
+    """At most this many at once."""
     rest = iter(items)
     while part := list(islice(rest, most)):
         yield part

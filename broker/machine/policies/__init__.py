@@ -1,1 +1,1 @@
-"""Policies: patterns, settings, which one applies, what is in force; Qpid's options of queues."""
+"""Policies: patterns, settings, selection and effective definitions; queue options of Qpid."""

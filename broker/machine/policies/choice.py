@@ -1,10 +1,9 @@
-"""Which policy applies to a queue or an exchange, and what is in force there.
+"""Which policy applies to a queue or an exchange, and the resulting settings.
 
-At most one policy and one operator policy apply: of those that match the name the one of the
-highest priority, and of equal priorities the first by name (RabbitMQ takes any of them). Both
-together make the effective definition: of two numbers the lower one, because an operator's policy
-limits. What the queue itself was declared with is stronger, but of two numbers the lower one counts
-here as well.
+At most one policy and one operator policy apply: of those that match the name, the one with the
+highest priority, and of equal priorities the first by name (RabbitMQ takes any of them). Together
+they make the effective definition: of two numbers the lower one, because an operator policy limits.
+The queue's own declaration takes precedence, but of two numbers the lower one applies here as well.
 """
 
 from broker.machine.commands import Table, Value
@@ -18,7 +17,7 @@ _OF_TYPE = {"classic_queues": "classic", "quorum_queues": "quorum", "streams": "
 
 
 def policy_of(vhost: str, name: str, body: Table, operator: bool) -> Policy:
-    """From a definition that was checked (settings.py)."""
+    """Build a policy from a checked definition (settings.py)."""
     pattern, definition = body["pattern"], body["definition"]
     priority, apply_to = body.get("priority", 0), body.get("apply-to", "all")
     assert isinstance(pattern, str)
@@ -41,7 +40,7 @@ def policies_of_queue(vhost: Vhost, name: str, arguments: Table) -> Applied:
 
 
 def policies_of_exchange(vhost: Vhost, exchange: Exchange) -> Applied:
-    """Looked up when it is needed: nothing waits in an exchange that would have to change."""
+    """Looked up when needed: no messages wait in an exchange that would have to change."""
     if exchange.looked_in is not vhost.policies:
         exchange.looked_in = vhost.policies
         exchange.applied = _first_of_each(vhost, exchange.name, ("all", "exchanges"))
@@ -64,11 +63,11 @@ def _matches(pattern: str, name: str) -> bool:
     try:
         return compiled(pattern).matches(name)
     except PatternError:
-        return False  # its origin let nothing pass that is no expression
+        return False  # the origin refused anything that is not an expression
 
 
 def effective_definition(policy: Policy | None, operator: Policy | None) -> Table:
-    """What both set together; empty without either."""
+    """The combined settings of both policies; empty without either."""
     if policy is None or operator is None:
         only = policy or operator
         return only.definition if only is not None else {}
@@ -79,7 +78,7 @@ def effective_definition(policy: Policy | None, operator: Policy | None) -> Tabl
 
 
 def _merged(key: str, value: Value, operators: Value) -> Value:
-    """Of a key that both set. Of the `ha-*` the larger number of copies: see settings.py."""
+    """The value of a key that both set. For `ha-*` the larger number of copies: see settings.py."""
     if key in LOWER:
         assert isinstance(value, int)
         assert isinstance(operators, int)
@@ -99,7 +98,7 @@ def _count(names: Value) -> int:
 
 
 def policies_element(queue: Queue) -> int:
-    """Of what applies to the queue, for the digest; nothing where nothing does."""
+    """The digest element of the policies that apply to the queue; 0 if none does."""
     policy, operator = queue.policy, queue.operator_policy
     if policy is None and operator is None:
         return 0

@@ -1,14 +1,15 @@
 # mypy: disable-error-code="import-untyped"
-"""Regular expressions that operators write, matched in a time linear in the name.
+r"""Operators' regular expressions, matched in time linear in the name.
 
-The expressions are RE2's: whoever may set a policy must not be able to stop all members with one.
-RE2 has no look-ahead, but most patterns of mirrored queues begin with one (`^(?!amq\\.).*`, "all
-but the broker's own"). Look-aheads at the very beginning, behind `^`, need no backtracking: each
-is a condition on the whole name, so they are matched by themselves.
+The expressions are RE2's: permission to set a policy must not be enough to stop all members. RE2
+has no look-ahead, but most patterns of mirrored queues begin with one (`^(?!amq\.).*`, "all but the
+broker's own"). Look-aheads at the very beginning, behind `^`, need no backtracking: each is a
+condition on the whole name, so they are matched separately.
 
-All members must decide alike: what may differ from one release of RE2 to the next is refused for
-policies where it is asked for (broker/access/patterns.py). Should two of them differ nevertheless,
-the digests differ from the position on at which a policy was chosen (choice.policies_element).
+All members must decide alike. Constructs that may differ between releases of RE2 are refused for
+policies when an operator defines one (broker/access/patterns.py). Should two members differ
+nevertheless, their digests differ from the position on at which a policy was chosen
+(choice.policies_element).
 """
 
 from functools import lru_cache
@@ -18,11 +19,12 @@ import re2
 
 PATTERN_CHARS_MAX = 4096
 POLICY_STEPS_MAX = 1_000
-"""Of the compiled expression of a policy, which each position may match thousands of times. Beyond
-it RE2 has too little memory for an automaton, and one name takes up to 0.1 s instead of 0.1 ms."""
+"""Steps of the compiled expression of a policy, which each position may match thousands of times.
+Beyond this RE2 has too little memory for an automaton, and one name takes up to 0.1 s instead of
+0.1 ms."""
 POLICIES_STEPS_MAX = 10_000
-"""Of all policies of a virtual host and of the operator there together."""
-_MEMORY_BYTES_MAX = 1 << 20  # of one compiled expression: more is refused as too large
+"""Steps of all policies of a virtual host, and of its operator policies, together."""
+_MEMORY_BYTES_MAX = 1 << 20  # of one compiled expression: a larger one is refused
 _CACHED = 4096
 
 
@@ -34,22 +36,22 @@ class _Expression(Protocol):
 
 
 class PatternError(ValueError):
-    """These characters are no regular expression; the message says where they go wrong."""
+    """This text is not a regular expression; the message says where it goes wrong."""
 
 
 class Pattern(NamedTuple):
-    """What must match, and the look-aheads with whether they must."""
+    """The part that must match, and the look-aheads, each with whether it must match."""
 
     rest: _Expression
     conditions: tuple[tuple[bool, _Expression], ...]
 
     @property
     def steps(self) -> int:
-        """How large it is, compiled: repetitions that are counted are written out."""
+        """Its compiled size: counted repetitions are written out."""
         return self.rest.programsize + sum(one.programsize for _, one in self.conditions)
 
     def matches(self, name: str) -> bool:
-        """As `search` has it: anywhere in the name, unless the expression says where."""
+        """Search semantics: a match anywhere in the name, unless the expression is anchored."""
         for wanted, condition in self.conditions:
             if (condition.search(name) is not None) != wanted:
                 return False
@@ -58,7 +60,7 @@ class Pattern(NamedTuple):
 
 @lru_cache(maxsize=_CACHED)
 def compiled(text: str) -> Pattern:
-    """Raises PatternError, and then always."""
+    """Compile an expression. Raises PatternError for a wrong one, every time."""
     if len(text) > PATTERN_CHARS_MAX:
         msg = f"longer than {PATTERN_CHARS_MAX} characters"
         raise PatternError(msg)
@@ -98,13 +100,13 @@ def _closing(text: str, start: int) -> int:
 
 
 def _has_alternatives(text: str) -> bool:
-    """An alternative outside all parentheses would not be bound by what stands before it."""
+    """A prefix would not apply to an alternative outside all parentheses."""
     return any(char == "|" and depth == 0 for _, depth, char in _outside_classes(text, 0))
 
 
 def _outside_classes(text: str, start: int) -> list[tuple[int, int, str]]:
-    """Each character that has a meaning of its own: its place, how many parentheses are open
-    around it, and the character. What is escaped or stands in brackets is left out."""
+    """Each character with a meaning of its own: its place, the number of open parentheses around
+    it, and the character. Escaped characters, and those in brackets, are left out."""
     found: list[tuple[int, int, str]] = []
     depth, at, in_class = 0, start, -1
     while at < len(text):

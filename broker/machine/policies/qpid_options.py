@@ -1,10 +1,10 @@
-"""Queue options by the names of Qpid's C++ broker, said in the words that these brokers have.
+"""Queue options of Qpid's C++ broker, translated into the arguments of this broker.
 
-They are read when a queue is declared. What the queue keeps, shows and compares is the argument
-that an option stands for, so there is one way in which a queue is limited, and a client of Qpid's
-and one of RabbitMQ's may declare the same queue. An option that would mean something else here, or
-nothing although it promises something, is refused with what to do instead: silence would let a
-client believe in it. docs/COMPATIBILITY.md lists them all.
+They are read when a queue is declared. The queue keeps, shows and compares the argument that an
+option stands for. So there is only one way in which a queue is limited, and clients of Qpid and of
+RabbitMQ may declare the same queue. An option that would mean something else here, or that promises
+something and would do nothing, is refused with advice: a client must not believe in an option that
+is silently ignored. docs/COMPATIBILITY.md lists them all.
 """
 
 from typing import NamedTuple
@@ -24,26 +24,26 @@ _OVERFLOWS = {
     "ring_strict": "drop-head",
     "flow_to_disk": None,
 }
-"""Limits count what waits, so `ring` never drops what a consumer holds, which is all that
-`ring_strict` is for. What is more than memory holds goes to disk with every queue."""
+"""Limits count waiting messages, so `ring` never drops a message that a consumer holds; preventing
+that is the only purpose of `ring_strict`. Messages beyond memory go to disk in every queue."""
 _LEVELS_MIN, _LEVELS_MAX = 9, 256
-"""So many levels are served by the priority that the message says. Qpid maps the priorities of a
-message to fewer levels by another rule than `x-max-priority` does."""
+"""This many levels are served by the priority in the message. Qpid maps a message's priority to
+fewer levels by another rule than `x-max-priority` does."""
 _SECONDS_MAX = (1 << 53) // 1000
 LAST_VALUE_KEY = "qpid.last_value_queue_key"
-"""The header whose value is the key of a message. There is no other word for it, so it is kept by
-this name."""
+"""The header whose value is the key of a message. This broker has no other word for it, so it is
+kept by this name."""
 _OLD_LAST_VALUES = ("qpid.last_value_queue", "qpid.last_value_queue_no_browse")
 _OLD_KEY = "qpid.LVQ_key"
-"""The header for those that do not name one. Qpid has ignored `no_browse` since its version 0.18,
-too: a newer message always takes a place at the end, so nobody who browses misses it."""
+"""The header for queues that do not name one. Qpid itself has ignored `no_browse` since version
+0.18: a newer message always takes a place at the end, so no browsing client misses it."""
 BROWSE_ONLY = "qpid.browse-only"
-"""Nobody takes from this queue: all its consumers browse. It is kept by this name, too."""
+"""No consumer takes messages from this queue: all of them browse. Also kept by this name."""
 GROUP_KEY = "qpid.group_header_key"
 SHARED_GROUPS = "qpid.shared_msg_group"
-"""The header whose value is the group of a message, and that a group belongs to a consumer only
-while it holds messages of it, which is all that Qpid's C++ broker has. Without that it stays with
-its consumer, as in Qpid's Java broker."""
+"""Names the header whose value is the group of a message, and lets a consumer keep a group only
+while it holds messages of it, which is the only mode of Qpid's C++ broker. Without it a group stays
+with its consumer, as in Qpid's Java broker."""
 HINTS = (
     "qpid.file_count",
     "qpid.file_size",
@@ -51,10 +51,12 @@ HINTS = (
     "qpid.page_factor",
     "qpid.paging",
 )
-"""How Qpid's broker keeps a queue; these keep what is long on disk, and have no journal files."""
+"""How Qpid's broker stores a queue; this broker keeps long queues on disk and has no journal
+files.
+"""
 _REPLICATE, _LEVELS = "qpid.replicate", ("none", "configuration", "all")
-"""What Qpid has of a queue on its backups. Here every queue is on every member, with its messages,
-so whoever asks for less gets more."""
+"""What Qpid keeps of a queue on its backups. Here every queue is on every member, with its
+messages, so a client that asks for less gets more."""
 _ALERTS = "no events are sent: alert on the metric rabbitmq_queue_messages"
 _FLOW = "publishers are slowed for all queues alike: use qpid.max_count or qpid.max_size"
 _SEQUENCE = "consumers ask for numbers, by their argument x-queue-numbers"
@@ -92,14 +94,14 @@ NAMES = (
 
 
 class Fault(NamedTuple):
-    """What is wrong with an option."""
+    """The fault of an option."""
 
     option: str
     why: str
 
 
 class InOurWords(NamedTuple):
-    """What the options of a declaration stand for."""
+    """The arguments that a declaration's options stand for."""
 
     arguments: Table
     auto_delete: bool
@@ -123,7 +125,7 @@ def in_our_words(given: Table, *, auto_delete: bool, exclusive: bool) -> InOurWo
         meant["x-max-priority"] = (PRIORITIES, levels - 1)
     if isinstance(seconds, int) and seconds:
         meant["x-expires"] = (AUTO_DELETE_TIMEOUT, seconds * 1000)
-        auto_delete = False  # it would go with its last consumer, at once
+        auto_delete = False  # it would be deleted with its last consumer, at once
     header = next((_OLD_KEY for option in _OLD_LAST_VALUES if given.get(option)), None)
     if header is not None:
         meant[LAST_VALUE_KEY] = (_OLD_LAST_VALUES[0], header)
@@ -145,14 +147,14 @@ def in_our_words(given: Table, *, auto_delete: bool, exclusive: bool) -> InOurWo
 
 
 def _limits(given: Table) -> dict[str, tuple[str, Value]]:
-    """The arguments that bound the queue, each with the option that says so. Qpid's broker rejects
-    unless it is told otherwise."""
+    """The arguments that limit the queue, each with the option that sets it. Qpid's broker rejects
+    unless told otherwise."""
     overflow = _OVERFLOWS[str(given.get(POLICY_TYPE, "reject"))]
     if overflow is None:
         return {}
     meant: dict[str, tuple[str, Value]] = {
         arg: (option, given[option]) for option, arg in LIMITS.items() if given.get(option)
-    }  # 0: no limit, as Qpid has it
+    }  # 0: no limit, as in Qpid
     if POLICY_TYPE in given or (meant and _OVERFLOW not in given):
         meant[_OVERFLOW] = (POLICY_TYPE, overflow)
     return meant
@@ -194,7 +196,7 @@ def _fault_of_policy_type(value: Value) -> str | None:
 
 
 def fault_of_key(value: Value) -> str | None:
-    """What is wrong with the name of a header."""
+    """The fault of a header's name."""
     if type(value) is not str:
         return "unacceptable type: the name of a header is needed"
     if not 0 < len(value.encode()) <= 255:

@@ -1,9 +1,9 @@
-"""What a policy may set: its keys, the values of each, and RabbitMQ's words for what is wrong.
+"""The settings of policies: their keys, valid values, and RabbitMQ's words for what is wrong.
 
-Only what is alike at all members is checked here; whether a pattern is a regular expression its
-origin has decided. A key that we do not know is refused: silence would let an
-operator believe in a limit that does not exist. Those of mirrored queues (`ha-*`) are checked as
-RabbitMQ does and have no effect, because every queue is on every member anyway
+Only checks that come out alike at all members are made here; the origin has decided whether a
+pattern is a regular expression. An unknown key is refused, so that no operator believes in a limit
+that does not exist. Keys of mirrored queues (`ha-*`) are checked as in RabbitMQ and have no effect,
+because every queue is on every member anyway
 (docs/decisions/0034-every-queue-is-on-every-member.md).
 """
 
@@ -32,7 +32,7 @@ _WITHOUT_EFFECT = {
     "max-in-memory-bytes": (0, NUMBER_MAX, "maximum memory in bytes"),
     "target-group-size": (1, NUMBER_MAX, "qq target count value"),
 }
-"""Of how RabbitMQ keeps streams and quorum queues, which is not how they are kept here."""
+"""How RabbitMQ stores streams and quorum queues, which are stored differently here."""
 _UNITS_S = {
     "Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1,
 }  # fmt: skip
@@ -65,13 +65,13 @@ _HA = (
     "ha-promote-on-failure",
 )
 _UPSTREAM, _UPSTREAM_SET = FEDERATION_KEYS = ("federation-upstream", "federation-upstream-set")
-"""Which upstreams are linked is for the members to look up."""
+"""The members look up which upstreams are linked."""
 KEYS = (
     *_NUMBERS, *_CONSUMER_TIMEOUT, MAX_AGE, *_WITHOUT_EFFECT, *_NAMES, *_CHOICES, *_HA,
     *FEDERATION_KEYS,
 )  # fmt: skip
 OPERATOR_KEYS = (*_NUMBERS, *_WITHOUT_EFFECT, "ha-mode", "ha-params", "ha-sync-mode")
-"""An operator's policy only limits; a queue's own policy says the rest."""
+"""An operator policy only limits; a queue's own policy sets the rest."""
 
 
 def policy_fault(body: Table) -> str:
@@ -83,7 +83,7 @@ def operator_policy_fault(body: Table) -> str:
 
 
 def age_us(text: Value) -> int:
-    """What such an age of messages is, `7D` for example, in microseconds; -1: it is none."""
+    """An age of messages such as `7D`, in microseconds; -1 if it is not one."""
     if not isinstance(text, str):
         return -1
     number, unit = text[:-1], _UNITS_S.get(text[-1:])

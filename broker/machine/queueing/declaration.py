@@ -1,5 +1,6 @@
-"""How a queue is declared, found and used; and the queues that no client sees: those in which
-messages wait until they are due, and dead letters until they can go.
+"""Declaring, finding and using queues, including two kinds that no client sees.
+
+These hold messages until they are due, and dead letters until they can go.
 """
 
 from broker.machine.clock.cluster_time import lease
@@ -64,7 +65,7 @@ def create_queue(
 
 
 def _begin(state: State, queue: Queue, what: int) -> None:
-    """It is there from here on; `what` is the move."""
+    """The queue exists from here on; `what` is the move."""
     queue.salt = item_hash("next seq", queue.number)
     state.next_queue += 1
     state.add(queue_element(queue) + policies_element(queue) + lease_element(queue))
@@ -114,7 +115,7 @@ def lease_element(queue: Queue) -> int:
 
 
 def delay_by(state: State, vhost: Vhost, exchange: Exchange) -> None:
-    """A new exchange delays messages: it gets the queue in which they wait."""
+    """Give a new exchange that delays messages the queue in which they wait."""
     queue = new_delays(vhost, exchange.name, state.next_queue, exchange.durable)
     _begin(state, queue, DELAYS_DECLARED)
 
@@ -127,7 +128,7 @@ def new_delays(vhost: Vhost, exchange: str, number: int, durable: bool) -> Queue
 
 
 def drop_delayed(state: State, vhost: Vhost, exchange: Exchange) -> None:
-    """The exchange is gone, and what waited in it."""
+    """The exchange is gone, and with it its waiting messages."""
     queue = vhost.delays.pop(exchange.name, None)
     if queue is not None:
         state.expiry.forget(queue.number)
@@ -135,7 +136,7 @@ def drop_delayed(state: State, vhost: Vhost, exchange: Exchange) -> None:
 
 
 def keep_letters_of(state: State, source: Queue) -> Queue:
-    """A dead letter of the queue cannot go: it gets a queue in which its letters wait."""
+    """A dead letter of the queue cannot go: create the queue in which its letters wait."""
     kept = new_letters(source, state.next_queue, source.durable)
     _begin(state, kept, LETTERS_DECLARED)
     return kept
@@ -149,7 +150,7 @@ def new_letters(source: Queue, number: int, durable: bool) -> Queue:
 
 
 def purge_letters(state: State, source: Queue) -> None:
-    """Drop the dead letters that the queue keeps."""
+    """Drop the dead letters kept for the queue."""
     kept = source.letters
     if kept is not None and ready_count(kept):
         purge(state, kept, PURGED)
@@ -157,7 +158,7 @@ def purge_letters(state: State, source: Queue) -> None:
 
 
 def drop_letters(state: State, source: Queue) -> None:
-    """The queue is gone, and the dead letters that it keeps."""
+    """The queue is gone, and with it its dead letters."""
     kept = source.letters
     if kept is not None:
         state.keeping.pop(kept.number, None)
@@ -168,7 +169,7 @@ def drop_letters(state: State, source: Queue) -> None:
 
 
 def _drop(state: State, queue: Queue) -> None:
-    """The queue is gone, which no client sees, and what waited in it."""
+    """Delete a queue that no client sees, with its waiting messages."""
     purge(state, queue, QUEUE_DELETED)
     state.remove(queue_element(queue) + queue.salt * queue.next_seq)
     queue.deleted = True

@@ -1,5 +1,7 @@
-"""How a queue is deleted: with its consumers, bindings and ready messages; and how what was taken
-out of queues is let go, in slices, as a million messages at once take too long."""
+"""Deleting queues with their consumers, bindings and ready messages.
+
+Messages taken out of queues are freed in slices, because freeing a million at once takes too long.
+"""
 
 from collections.abc import Callable
 
@@ -25,14 +27,15 @@ from broker.waiting.backlog import Backlog
 
 
 def deletion_work(queue: Queue) -> int:
-    """Units of deleting the queue (limits.py), but for what its consumers hold."""
+    """Units of deleting the queue (limits.py), without the messages its consumers hold."""
     kept = len(queue.groups.kept) if queue.groups is not None else 0
     consumers = CONSUMER_WORK * len(queue.consumers)
     return QUEUE_WORK + BINDING_WORK * len(queue.bindings) + consumers + kept
 
 
 def delete_queue(state: State, queue: Queue) -> int:
-    """With its consumers, bindings and ready messages; unacked ones stay with their channels."""
+    """Delete it with its consumers, bindings and ready messages; unacked ones stay with their
+    channels."""
     forget_all_returns(state, queue)
     close_window(state, queue)
     close_stream(state, queue)
@@ -69,7 +72,7 @@ def delete_queue(state: State, queue: Queue) -> int:
 
 
 def contents(queue: Queue) -> list[Discarded]:
-    """All that is large in a queue of a machine that is not used any more."""
+    """The large parts of a queue of a machine that is no longer in use."""
     found: list[Discarded] = [*all_ready(queue)]
     if queue.window is not None:
         found += [queue.window.order, queue.window.by_key]
@@ -81,7 +84,7 @@ def contents(queue: Queue) -> list[Discarded]:
 
 
 def drop(messages: Discarded, count: int) -> int:
-    """Let go of about so many; return how many."""
+    """Free about this many; return how many."""
     if isinstance(messages, Backlog):
         return messages.drop(count)
     let_go: Callable[[], object]

@@ -2,10 +2,10 @@
 
 Decision: docs/decisions/0014-the-machine-dispatches.md.
 
-A queue's `service` holds its consumers with credit, the next one first. Credit is what the
-consumer's own limit, and for consumers with acknowledgement the limit of the channel, leave open.
-Between commands a queue never has both a ready message and a consumer with credit. A queue with
-readers is only noted for them: what they get is sent when the command is done (streams.py).
+A queue's `service` holds its consumers with credit, the next one first. Credit is what remains of
+the consumer's own limit and, for consumers with acknowledgement, of the channel's limit. Between
+commands a queue never has both a ready message and a consumer with credit. A queue with readers is
+only marked here: readers get their messages when the command is done (streams.py).
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ _new = tuple.__new__  # half the cost of calling the class
 
 
 def next_consumer(queue: Queue) -> Consumer | None:
-    """Taken out of the service queue; `deliver` puts it back if credit is left."""
+    """Take the next consumer out of the service queue; `deliver` puts it back if credit is left."""
     service = queue.service
     while service:
         consumer = service.popleft()
@@ -95,7 +95,7 @@ def deliver(
 
 
 def _serve_again(queue: Queue, consumer: Consumer) -> None:
-    """It got something: it waits for more, or has no credit left."""
+    """It got a message: it waits for more, or has no credit left."""
     if consumer.outstanding < consumer.limit:
         queue_for_service(queue, consumer)
     else:
@@ -103,7 +103,7 @@ def _serve_again(queue: Queue, consumer: Consumer) -> None:
 
 
 def _show(state: State, tag: int, held: Held) -> None:
-    """Tell the member that has the consumer's connection."""
+    """Send the delivery, at the member that has the consumer's connection."""
     queue, seq, message, consumer, redelivered = held
     assert consumer is not None
     _, conn, chan = consumer.channel.key
@@ -127,14 +127,14 @@ def _show(state: State, tag: int, held: Held) -> None:
 
 
 def properties_for(queue: Queue, seq: int, message: Message) -> bytes:
-    """With how often it came back, as RabbitMQ's quorum queues tell it."""
+    """The properties with the number of returns, as in RabbitMQ's quorum queues."""
     if queue.delivery_limit < 0 and not queue.is_quorum:
         return message[PROPERTIES]
     return with_new_header(message[PROPERTIES], "x-delivery-count", queue.returns.get(seq, 0))
 
 
 def has_room(channel: Channel, consumer: Consumer) -> bool:
-    """Whether the channel may hold one more delivery to a consumer of its own."""
+    """Whether the channel may hold one more delivery to one of its consumers."""
     if consumer.no_ack:
         return len(channel.unsent) < CHANNEL_HELD_MAX and channel.open
     return channel.outstanding < channel.limit and channel.open
@@ -157,18 +157,18 @@ def offer(consumer: Consumer) -> None:
     consumer.waiting = True
     queue_for_service(queue, consumer)
     if queue.groups is not None:
-        queue.groups.pending.pop(consumer, None)  # who had no credit meanwhile has no place there
+        queue.groups.pending.pop(consumer, None)  # without credit it lost its place there
         if consumer in queue.groups.wanted:
             queue.groups.pending[consumer] = None
 
 
 def active_consumer(queue: Queue) -> Consumer | None:
-    """The one that is served where only one is: the first that came, of those that take."""
+    """The consumer served where only one is: the first to come, of those that take messages."""
     return next((one for one in queue.consumers.values() if one.reader is None), None)
 
 
 def queue_for_service(queue: Queue, consumer: Consumer) -> None:
-    """Behind all consumers of the same or a higher priority."""
+    """Queue it behind all consumers of the same or a higher priority."""
     service = queue.service
     at = len(service)
     while at and service[at - 1].priority < consumer.priority:
@@ -180,9 +180,10 @@ def queue_for_service(queue: Queue, consumer: Consumer) -> None:
 
 
 def dispatch(state: State, queue: Queue, *, enters: bool = False) -> None:
-    """Deliver while there are both a ready message and a consumer with credit. What has expired
-    behind a message that had not is dropped as its turn comes; `enters`: none can have, as a
-    message has just come, which may live for no time and is delivered at once all the same."""
+    """Deliver while there are both a ready message and a consumer with credit. An expired message
+    behind one that had not expired is dropped when its turn comes. `enters`: none can have expired,
+    because a message has just come in; it may have a time to live of zero and is still delivered at
+    once."""
     if queue.readers is not None and queue.readers.service:
         state.reading[queue.number] = queue
     drops = 0 if enters else EXPIRED_AT_ONCE_MAX
@@ -194,8 +195,8 @@ def dispatch(state: State, queue: Queue, *, enters: bool = False) -> None:
 
 
 def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
-    """Whether there were both. `in_runs`: nobody else takes turns with this queue, so that all goes
-    at once to the only consumer there is for it."""
+    """Deliver once; return whether there were both. `in_runs`: no other queue takes turns with this
+    one, so everything may go at once to its only available consumer."""
     if queue.groups is not None:
         return _dispatch_group(state, queue, queue.groups)
     if not (queue.ready or queue.returned):
@@ -213,8 +214,8 @@ def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
 
 
 def _dispatch_group(state: State, queue: Queue, groups: Groups[Consumer]) -> bool:
-    """Whether somebody with credit might have one, and got it: who holds a group has its turn
-    first, then others with what nobody holds."""
+    """Deliver one message of a group; return whether a consumer with credit got one. The holder of
+    a group has its turn first; then other consumers get messages of groups that nobody holds."""
     consumer = _pending_consumer(queue, groups)
     if consumer is None:
         consumer = next_consumer(queue) if groups.free else None
@@ -231,7 +232,8 @@ def _dispatch_group(state: State, queue: Queue, groups: Groups[Consumer]) -> boo
 
 
 def _pending_consumer(queue: Queue, groups: Groups[Consumer]) -> Consumer | None:
-    """One with credit that holds a group of which more waits; it is taken out of the service."""
+    """A consumer with credit that holds a group with more waiting messages; it is taken out of the
+    service."""
     pending = groups.pending
     while pending:
         consumer = next(iter(pending))
@@ -257,8 +259,8 @@ def room_of(consumer: Consumer) -> int:
 def deliver_all(
     state: State, queue: Queue, consumer: Consumer, first: int, messages: Sequence[Message]
 ) -> None:
-    """`deliver` messages whose places follow each other, for which there is room; the caller
-    records the moves. What they have in common is looked up and counted once."""
+    """`deliver` messages with consecutive places, for which there is room; the caller records the
+    moves. Shared properties are looked up and counted once."""
     channel, no_ack, number = consumer.channel, consumer.no_ack, queue.number
     salt, recovered_seq, tag = channel.salt, queue.recovered_seq, channel.next_tag
     held = channel.unsent if no_ack else channel.unacked
@@ -286,7 +288,7 @@ def deliver_all(
 
 
 def _deliver_run(state: State, queue: Queue, consumer: Consumer) -> None:
-    """Deliver as many of the messages that were never taken as the consumer has credit for."""
+    """Deliver as many of the never taken messages as the consumer has credit for."""
     ready = queue.ready
     first = queue.next_seq - len(ready)
     messages = ready.take(min(room_of(consumer), len(ready)))
@@ -306,8 +308,8 @@ def _deliver_run(state: State, queue: Queue, consumer: Consumer) -> None:
 
 def offer_all(state: State, channel: Channel) -> None:
     """The channel's shared credit has grown. Its consumers' queues take turns, one message each,
-    and the first is another one as deliveries go on: or the credit of a channel that is always
-    full would always go to the same."""
+    and deliveries change which queue comes first; otherwise the credit of a channel that is always
+    full would always go to the same queue."""
     consumers = list(channel.consumers.values())
     if not consumers:
         return

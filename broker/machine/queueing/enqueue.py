@@ -1,8 +1,8 @@
 """How a message enters a queue: it is delivered at once, waits, replaces another, or is refused.
 
-There is a function for each kind of queue: plain ones, those with last values, with groups, and
-with a window of keys; into a stream it goes by streams.py. What the queue may drop for it then is
-in queue_limits.py.
+There is one function for each kind of queue: plain, with last values, with groups, and with a
+window of keys; streams.py appends to streams. queue_limits.py drops what the queue may then no
+longer keep.
 """
 
 from operator import attrgetter
@@ -30,7 +30,7 @@ from broker.waiting.last_values import LastValues
 
 
 def enqueue(state: State, queue: Queue, message: Message) -> bool:
-    """Append it, or deliver it at once; False if the queue refuses it (reject-publish)."""
+    """Append the message, or deliver it at once; False if the queue refuses it (reject-publish)."""
     if queue.service:
         consumer = next_consumer(queue)
         if consumer is not None:
@@ -54,8 +54,8 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
 
 
 def enqueue_last(state: State, queue: Queue, last: LastValues, message: Message) -> bool:
-    """The same in a last-value queue: in the place of the one of its key that waits, but at the
-    end. What the queue refuses replaces nothing."""
+    """The same in a last-value queue: it replaces the waiting message with its key, but takes a
+    place at the end. A refused message replaces nothing."""
     older = waiting_last_value(queue, last, message)
     if older is not None:
         place, replaced = older
@@ -71,7 +71,7 @@ def enqueue_last(state: State, queue: Queue, last: LastValues, message: Message)
 def enqueue_in_group(
     state: State, queue: Queue, groups: Groups[Consumer], message: Message
 ) -> bool:
-    """The same in a queue whose messages have groups: it waits, unless it may go at once."""
+    """The same in a queue with message groups: it waits, unless it may go at once."""
     full = queue.overflow != "drop-head" and is_full(queue, len(message[BODY]))
     if full and not _goes_at_once(queue, groups, message):
         if queue.overflow == "reject-publish-dlx":
@@ -86,7 +86,7 @@ def enqueue_in_group(
 
 
 def _goes_at_once(queue: Queue, groups: Groups[Consumer], message: Message) -> bool:
-    """Whether somebody with credit may have it."""
+    """Whether a consumer with credit may have it."""
     group = groups.by_key.get(group_key(groups, message))
     if group is None:
         return any(has_room(one.channel, one) for one in queue.service)
@@ -118,37 +118,37 @@ RUN_TRAITS: Final[dict[str, object]] = {
     "max_bytes": -1,
     "ttl_us": NO_TTL,
 }
-"""What a queue must be like to take messages in runs. A test has a list of all that does not matter
-to runs, so that a new trait of queues is in one of the two."""
+"""The traits that a queue must have to take messages in runs. A test lists all traits that do not
+matter to runs, so that every new trait of queues is put into one of the two."""
 _traits, _wanted_traits = attrgetter(*RUN_TRAITS), tuple(RUN_TRAITS.values())
 
 
 def takes_runs(queue: Queue) -> bool:
-    """Whether all that `enqueue` does with a message without a time to live is to append it, or
-    to deliver it to the only consumer with credit."""
+    """Whether `enqueue` does no more with a message without a time to live than append it, or
+    deliver it to the only consumer with credit."""
     return len(queue.service) < 2 and is_plain(queue)
 
 
 def is_plain(queue: Queue) -> bool:
-    """Whether it has no trait that needs to be thought of with each message."""
+    """Whether it has no trait that matters to each message."""
     return bool(_traits(queue) == _wanted_traits)
 
 
 def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
-    """Whether `enqueue` would, a body of so many bytes; `leaves`: it is one of the letters that the
-    queue keeps, and makes its own room."""
+    """Whether `enqueue` would refuse a body of this size; `leaves`: it is one of the letters kept
+    for the queue, so its own place becomes free."""
     if queue.overflow == "drop-head" or max(queue.max_length, queue.max_bytes) < 0:
         return False
     if queue.stream is not None:  # it drops its oldest
         return False
     if not (is_full(queue, 0, 0) if leaves else is_full(queue, size)):
         return False
-    if queue.groups is not None:  # whose message is another one is not known here
+    if queue.groups is not None:  # the consumer that has its group is not known here
         return True
     return not any(has_room(consumer.channel, consumer) for consumer in queue.service)
 
 
 def die_refused(state: State, queue: Queue, message: Message) -> None:
-    """The queue refused a message, as it is full, and there is no publisher to be told."""
+    """The full queue refused a message that has no publisher to be told."""
     if queue.overflow == "reject-publish":
         bury_refused(state, queue, message)

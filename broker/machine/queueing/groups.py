@@ -1,6 +1,6 @@
-"""Queues with message groups: who has which group, and what waits of it.
+"""Queues with message groups: which consumer holds which group, and which messages of it wait.
 
-What `broker.waiting.groups` knows by keys, here by messages, and counted in the digest.
+Applies `broker.waiting.groups`, which works on keys, to messages, and keeps the digest.
 """
 
 from broker.machine.digest import bytes_hash, item_hash
@@ -11,7 +11,7 @@ from broker.waiting.groups import KEPT_GROUPS_MAX, Groups
 
 
 def group_key(groups: Groups[Consumer], message: Message) -> bytes:
-    """Of the group of a message; the same, empty one for all that name none."""
+    """The key of a message's group; the same empty key for all messages that name none."""
     key = key_by(message[PROPERTIES], groups.raw_header)
     if not groups.keeps or not key:
         return key
@@ -21,7 +21,9 @@ def group_key(groups: Groups[Consumer], message: Message) -> bytes:
 def note_group(
     state: State, queue: Queue, groups: Groups[Consumer], seq: int, message: Message
 ) -> None:
-    """In the member log. Where groups are kept, a message without a key is of none."""
+    """Record it in the member log. Where groups are kept, a message without a key is of no
+    group.
+    """
     key = group_key(groups, message)
     if key or not groups.keeps:
         what = IN_GROUP | FLAG if groups.keeps else IN_GROUP
@@ -29,21 +31,21 @@ def note_group(
 
 
 def wait_in_group(groups: Groups[Consumer], place: int, message: Message) -> None:
-    """It waits at this place; who has its group may be served."""
+    """It waits at this place; the holder of its group may be served."""
     holder = groups.waits(group_key(groups, message), place)
     if holder is not None and holder.waiting:
         groups.pending[holder] = None
 
 
 def let_go_of_group(state: State, queue: Queue, groups: Groups[Consumer], message: Message) -> None:
-    """No channel holds the message any more. Whom the others of its group may go to now have them
-    when the command is done."""
+    """No channel holds the message any more. Consumers that may now take the rest of its group get
+    it when the command is done."""
     if groups.let_go(group_key(groups, message)):
         state.freed[queue.number] = queue
 
 
 def keep_no_groups(state: State, consumer: Consumer) -> None:
-    """The consumer is gone: its groups go to others when nothing of them is held."""
+    """The consumer is gone: its groups go to others once no message of them is held."""
     groups = consumer.queue.groups
     if groups is not None:
         groups.pending.pop(consumer, None)

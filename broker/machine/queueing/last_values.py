@@ -1,6 +1,6 @@
-"""Last-value queues: which message waits for each key, and what a newer one has superseded.
+"""Last-value queues: which message waits for each key, and which ones were superseded.
 
-What `broker.waiting.last_values` knows by keys, here by messages, and counted in the digest.
+Applies `broker.waiting.last_values`, which works on keys, to messages, and keeps the digest.
 """
 
 from broker.machine.digest import MASK, item_hash
@@ -10,7 +10,7 @@ from broker.waiting.last_values import LastValues
 
 
 def last_value_key(last: LastValues, message: Message) -> bytes:
-    """What a message of this queue replaces an older one by; none: it replaces nothing."""
+    """The key by which a message of this queue replaces an older one; none: it replaces nothing."""
     return key_by(message[PROPERTIES], last.raw_header)
 
 
@@ -31,7 +31,7 @@ def hold_last_value(
 
 
 def _supersede(state: State, queue: Queue, last: LastValues, seq: int | None) -> None:
-    """A newer one came while a channel holds this one."""
+    """A newer message came while a channel holds this one."""
     if seq is not None:
         last.superseded[seq] = None
         _count_superseded(state, last, superseded_element(queue, seq))
@@ -60,7 +60,7 @@ def superseded_element(queue: Queue, seq: int) -> int:
 
 
 def close_last_values(state: State, queue: Queue) -> None:
-    """The queue is gone, and what waited in it."""
+    """The queue is gone, and with it its waiting messages."""
     last = queue.last_values
     if last is not None:
         state.remove(last.elements)

@@ -1,9 +1,9 @@
 """The ready messages of a queue, in order: they come, are taken, come back, or go all at once.
 
 A queue numbers its messages. Those that were never taken are `ready`, without a gap up to
-`next_seq`; requeued ones are `returned`, each older than all of `ready`, so taking from `returned`
-first keeps every message in its place. The queue has a digest of its own, `ready_sum`, so that a
-purge costs nothing per message.
+`next_seq`. Requeued ones are `returned`; each is older than all of `ready`, so taking from
+`returned` first keeps every message in its place. The queue has its own digest, `ready_sum`, so
+that a purge costs nothing per message.
 """
 
 from broker.machine.clock.cluster_time import recheck_deadlines, time_to_live
@@ -54,7 +54,7 @@ _PUBLISHED_NEXT = (DUE, SENT_ON)
 
 
 def next_seq(queue: Queue, message: Message) -> int:
-    """The number of a message that comes in. In a priority queue numbers ascend in the order of
+    """The number of an incoming message. In a priority queue numbers ascend in the order of
     service: priority downwards, then arrival; the lowest bit is kept free for `seq_at`."""
     seq = queue.next_seq
     if queue.delays is not None:
@@ -78,13 +78,13 @@ def _ranked(queue: Queue, message: Message, seq: int) -> int:
 
 
 def is_in_time(queue: Queue) -> bool:
-    """Nothing in a queue that delays goes before it is due."""
+    """Nothing leaves a queue that delays before it is due."""
     return all(place >> DUE_SHIFT >= due_ms_of(one) for place, one in queue.returned.items())
 
 
 def seq_at(queue: Queue, place: int) -> tuple[int, bool]:
-    """Number and redelivered flag of a key of `returned`. A plain queue keeps there only what came
-    back; a priority queue everything, with the flag in the lowest bit."""
+    """Number and redelivered flag of a key of `returned`. A plain queue keeps only returned
+    messages there; a priority queue keeps all, with the flag in the lowest bit."""
     if queue.max_priority < 0:
         return place, True
     return place & ~1, place & 1 == 1
@@ -96,7 +96,7 @@ def place_of(queue: Queue, seq: int) -> int:
 
 
 def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
-    """The first ready message: sequence number, message, redelivered. There is one."""
+    """Take the first ready message: sequence number, message, redelivered. The queue has one."""
     if queue.returned:
         place, message = queue.returned.popleft()
         seq, redelivered = seq_at(queue, place)
@@ -115,7 +115,8 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
 def take_of_group(
     state: State, queue: Queue, groups: Groups[Consumer], holder: Consumer | None
 ) -> tuple[int, Message, bool] | None:
-    """As `take`, what this consumer may get next, or a get, which holds its group from here on."""
+    """Like `take`: the next message that this consumer, or a get, may have; it then holds the
+    group."""
     place = groups.next_of(holder)
     if place is None:
         return None
@@ -131,7 +132,7 @@ def take_of_group(
 
 
 def _count_left(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
-    """A message is not ready any more."""
+    """A message is no longer ready."""
     element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum - element) & MASK
     state.remove(element)
@@ -143,7 +144,7 @@ def _count_left(state: State, queue: Queue, seq: int, message: Message, redelive
 
 
 def append(state: State, queue: Queue, message: Message) -> None:
-    """At the end. The caller has found no consumer with credit, and checks the limits."""
+    """Append it at the end. The caller has found no consumer with credit, and checks the limits."""
     seq = next_seq(queue, message)
     state.moves.append(
         row(
@@ -172,14 +173,14 @@ def append(state: State, queue: Queue, message: Message) -> None:
 
 
 def _note_deadline(state: State, queue: Queue, seq: int, message: Message) -> None:
-    """0: what has no time to live, and goes at once."""
+    """Schedule the deadline. 0: a message with a time to live of zero goes at once."""
     ttl_us = time_to_live(queue, message)
     if ttl_us != NO_TTL and queue.stream is None:
         note(state, EXPIRES, queue.mark, seq, 0, ttl_us and message[CREATED_US] + ttl_us)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
-    """In its old place, flagged redelivered. The caller checks the limits and dispatches."""
+    """Put it in its old place, flagged redelivered. The caller checks the limits and dispatches."""
     queue.returned.put(place_of(queue, seq), message)
     if queue.last_values is not None:
         wait_as_last(state, queue, queue.last_values, seq, message)
@@ -191,7 +192,7 @@ def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
 
 
 def wake_readers(state: State, queue: Queue, readers: Readers) -> None:
-    """Something waits that they may not have read: they have a turn when the command is done."""
+    """A message waits that readers may not have read: they have a turn when the command is done."""
     if readers.caught_up:
         readers.service.extend(readers.caught_up)
         readers.caught_up.clear()
@@ -223,8 +224,8 @@ def waiting_last_value(
 
 
 def replace(state: State, queue: Queue, place: int, newer: Message) -> None:
-    """Drop the message at this place, whose key the newer one has, which enters next. It is no dead
-    letter."""
+    """Drop the message at this place: the newer one with its key enters next. It is not
+    dead-lettered."""
     last, message = queue.last_values, queue.returned.remove(place)
     assert last is not None
     seq, redelivered = seq_at(queue, place)
@@ -247,7 +248,8 @@ def replace(state: State, queue: Queue, place: int, newer: Message) -> None:
 
 
 def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
-    """`what` is the move.  What is published next is named."""
+    """Remove the first ready message; `what` is the move. If it is published next, its row names
+    it."""
     seq, message, redelivered = take(state, queue)
     of = limit_told(queue) if what == OVER_LIMIT else 0
     if what in _PUBLISHED_NEXT:
@@ -267,7 +269,7 @@ def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
 
 
 def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
-    """If the bytes are no longer those that were hashed, the root differs from here on."""
+    """If the bytes are not those that were hashed, the root differs from here on."""
     content = rehash(message)
     if content != message[CONTENT_HASH]:
         state.add(ready_element(message[CONTENT_HASH], queue.number, seq, redelivered))
@@ -275,7 +277,7 @@ def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: 
 
 
 def all_ready(queue: Queue) -> tuple[Backlog[Message], Places[Message]]:
-    """What holds the ready messages; the queue gets others, which are empty."""
+    """The containers of the ready messages; the queue gets new, empty ones."""
     taken = queue.ready, queue.returned
     queue.ready, queue.returned = type(queue.ready)(), Places()
     return taken
@@ -292,7 +294,7 @@ def purge(state: State, queue: Queue, what: int) -> int:
     queue.ready_bytes = 0
     if queue.returns:
         _keep_returns_of_held(state, queue)
-    # To free a million messages takes too long for one position: the member does it in slices.
+    # Freeing a million messages takes too long for one position: the member does it in slices.
     state.discarded += all_ready(queue)
     if queue.last_values is not None:
         state.discarded.append(queue.last_values.waiting)
@@ -309,13 +311,13 @@ def purge(state: State, queue: Queue, what: int) -> int:
 
 
 def restore_returned(queue: Queue, places: tuple[int, ...], messages: list[Message]) -> None:
-    """Into a new queue, whose settings come later."""
+    """Restore returned messages of a new queue, whose settings come later."""
     queue.returned.extend(places, messages)
     last, groups = queue.last_values, queue.groups
     if last is not None:
         for place, message in zip(places, messages, strict=True):
             if key := last_value_key(last, message):
-                last.waiting[key] = place & ~1  # as `seq_at`
+                last.waiting[key] = place & ~1  # in the form of `seq_at`
     if groups is not None:
         for place, message in zip(places, messages, strict=True):
             groups.waits(group_key(groups, message), place)
@@ -340,7 +342,7 @@ def counts_returns(queue: Queue) -> bool:
 
 
 def count_return(state: State, queue: Queue, seq: int) -> int:
-    """A message came back to a queue that counts: how often by now."""
+    """A message came back to a queue that counts returns: return its count."""
     count = queue.returns.get(seq, 0) + 1
     forget_returns(state, queue, seq)
     queue.returns[seq] = count
@@ -356,7 +358,7 @@ def forget_returns(state: State, queue: Queue, seq: int) -> None:
 
 
 def forget_all_returns(state: State, queue: Queue) -> None:
-    """Nobody counts any more, or from nothing again."""
+    """Returns are no longer counted, or the count restarts."""
     if queue.returns:
         state.discarded.append(queue.returns)
         queue.returns = {}
@@ -364,10 +366,12 @@ def forget_all_returns(state: State, queue: Queue) -> None:
 
 
 def _keep_returns_of_held(state: State, queue: Queue) -> None:
-    """All that is ready goes. Only what stays is hashed: a million of them take seconds."""
+    """All ready messages go. Only the remaining counts are hashed: a million of them take
+    seconds.
+    """
     counts, gone = queue.returns, queue.returned
     kept: dict[int, int] = {}
-    if queue.unacked and len(counts) * 4 < len(gone):  # to look one up takes about as long as four
+    if queue.unacked and len(counts) * 4 < len(gone):  # looking one up takes about as long as four
         kept = {seq: n for seq, n in counts.items() if place_of(queue, seq) not in gone}
     elif queue.unacked:
         kept = counts.copy()

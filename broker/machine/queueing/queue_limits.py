@@ -1,4 +1,4 @@
-"""What a queue drops by itself: what is too much for its limits, and what is too old."""
+"""Messages that a queue drops by itself: those over its limits, and those too old."""
 
 from broker.machine.clock.cluster_time import (
     deadline,
@@ -32,7 +32,9 @@ from broker.machine.state import KEY, NUMBER, Letter, Message, Queue, State, rea
 
 
 def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
-    """Would so many more messages be too many?  Dead letters that it keeps count."""
+    """Whether `more` further messages would be too many. The dead letters kept for the queue
+    count.
+    """
     count, size, kept = ready_count(queue), queue.ready_bytes, queue.letters
     if kept is not None:
         count, size = count + ready_count(kept), size + kept.ready_bytes
@@ -40,7 +42,8 @@ def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
 
 
 def is_over(queue: Queue) -> bool:
-    """It holds more than it may. A stream keeps its last message: nobody may have read it yet."""
+    """Whether it holds more than it may. A stream keeps its last message, which may still be
+    unread."""
     return (ready_count(queue) > queue.max_length >= 0) or (
         queue.ready_bytes > queue.max_bytes >= 0 and (queue.stream is None or len(queue.ready) > 1)
     )
@@ -48,8 +51,8 @@ def is_over(queue: Queue) -> bool:
 
 def trim(state: State, queue: Queue, count_max: int) -> int:
     """Drop messages from the head until the limits hold, at most `count_max`, so that one position
-    stays cheap: the others follow at the next ones. Return how many. A queue that refuses
-    publishes instead drops nothing."""
+    stays cheap: the others follow at the next ones. Return how many. A queue that refuses publishes
+    drops nothing."""
     count = 0
     while queue.overflow == "drop-head" and is_over(queue):
         if count == count_max:
@@ -63,7 +66,7 @@ def trim(state: State, queue: Queue, count_max: int) -> int:
 
 def expire(state: State, queue: Queue, count_max: int) -> int:
     """Drop expired messages at the head, at most `count_max`, so that one position stays cheap;
-    return how many. Others wait behind the first, as AMQP brokers do it."""
+    return how many. Others wait behind the first, as in AMQP brokers."""
     now_us = state.now_us
     count = 0
     while count < count_max and queue.expiring and deadline(queue, head(queue)) <= now_us:
@@ -75,8 +78,8 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
 
 
 def expire_at_once(state: State, queue: Queue) -> None:
-    """What has no time to live was delivered at once, or is dead. No more here than came in and
-    one: the others, which a new policy may bring, expire by tick."""
+    """A message with a time to live of zero was delivered at once, or is dead. No more are dropped
+    here than came in, plus one; others, which a new policy may cause, expire by tick."""
     if queue.delays is not None:
         return
     for _ in range(TRIMMED_PER_MESSAGE_MAX):
@@ -101,7 +104,7 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
 
 
 def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:
-    """To be published to the queue's dead-letter exchange, if it has one, after the command."""
+    """Publish it to the queue's dead-letter exchange, if it has one, after the command."""
     exchange = queue.dead_letter_exchange
     kept = "at_least_once" if queue.at_least_once else "at_most_once"
     state.died[reason, kept if exchange is not None else "disabled"] += 1
@@ -111,13 +114,13 @@ def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> No
 
 
 def bury_refused(state: State, queue: Queue, message: Message) -> None:
-    """It dies without having entered."""
+    """Dead-letter a message that never entered the queue."""
     note(state, REFUSED_TO_GRAVE, queue.mark, 0, message[NUMBER] & MARK_MASK, 0)
     dead_letter(state, queue, message, "maxlen")
 
 
 def apply_policies(state: State, queue: Queue) -> bool:
-    """The policies that apply may be others now. Return whether they are."""
+    """The applicable policies may have changed. Return whether they did."""
     applied = policies_of_queue(queue.vhost, queue.name, queue.arguments)
     if applied == (queue.policy, queue.operator_policy):
         return False
@@ -125,7 +128,7 @@ def apply_policies(state: State, queue: Queue) -> bool:
     state.remove(policies_element(queue) + lease_element(queue))
     queue.policy, queue.operator_policy = applied
     apply_settings(queue)
-    if queue.expires_us != expires_us:  # what was unused before counts from now
+    if queue.expires_us != expires_us:  # the unused time counts from now
         queue.used_us = state.horizon_us
         if queue.expires_us >= 0 and not queue.consumers:
             lease(state, queue)

@@ -1,8 +1,8 @@
 """Exchanges and bindings: what is bound to what, and where a message goes.
 
-Finding a route walks the graph of exchanges once, with all keys of the message; the answer is kept
-per exchange and keys until the topology of the virtual host changes. A route that passed a headers
-exchange depends on more than the keys and is never kept.
+Finding a route walks the graph of exchanges once, with all keys of the message; the result is
+cached per exchange and keys until the topology of the virtual host changes. A route through a
+headers exchange depends on more than the keys and is never cached.
 """
 
 from collections import deque
@@ -42,7 +42,8 @@ from broker.machine.state import (
 )
 
 CHANGES_KEPT = 1000
-"""Of bindings, for who looks ten times in a second; behind more of them he looks at all."""
+"""Changes of bindings kept for a follower that looks ten times a second; after more of them it
+looks at all bindings."""
 
 _PREDECLARED = (
     ("", "direct"),
@@ -54,12 +55,14 @@ _PREDECLARED = (
 )
 _ROUTES_MAX = 16_384
 _KEPT_KEYS_MAX = 1_024
-"""Characters of the keys of one route that is kept."""
+"""Characters of the keys of one cached route."""
 _BY_HEADERS = ("headers", FEDERATION_UPSTREAM)
 
 
 def add_vhost(state: State, name: str) -> None:
-    """With the exchanges that AMQP demands, and the one by which clients hear of the members."""
+    """Add a virtual host with the exchanges that AMQP demands, and the one that announces
+    members.
+    """
     vhost = state.vhosts[name] = Vhost(name)
     for exchange, kind in _PREDECLARED:
         add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
@@ -90,10 +93,10 @@ def add_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
 
 
 def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
-    """With its bindings both ways, what waits in it until it is due, and the auto-delete exchanges
-    that this leaves unused."""
+    """Remove it with its bindings both ways, its delayed messages, and the auto-delete exchanges
+    that become unused."""
     pending = [exchange]
-    for gone in pending:  # grows while it runs
+    for gone in pending:  # grows during the loop
         if gone.bindings:
             mark, _ = way_marks(vhost.name, gone.name, "")
             note(state, UNBOUND | FLAG, 0, 0, mark, 0)
@@ -114,7 +117,7 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
 
 
 def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
-    """Both ends exist. Binding twice is binding once."""
+    """Both ends exist. Binding twice equals binding once."""
     source = vhost.exchanges[binding.source]
     identity = binding.identity()
     if identity in source.bindings:
@@ -143,7 +146,7 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
 
 
 def follow_bindings(source: Exchange) -> None:
-    """Have the last changes of its bindings kept from here on; they are no part of the state."""
+    """From here on keep the last changes of its bindings, which are not part of the state."""
     if source.latest is None:
         source.latest = deque(maxlen=CHANGES_KEPT)
 
@@ -166,7 +169,7 @@ def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> No
 
 
 def leads_to(source: Exchange) -> tuple[str, ...]:
-    """The exchanges that are bound to it; kept until a binding comes or goes."""
+    """The exchanges bound to it; cached until a binding comes or goes."""
     if source.onward is None:
         names = [one.destination for one in source.bindings.values() if not one.to_queue]
         source.onward = tuple(dict.fromkeys(names))
@@ -174,7 +177,7 @@ def leads_to(source: Exchange) -> tuple[str, ...]:
 
 
 def remove_bindings(state: State, vhost: Vhost, bindings: list[Binding]) -> None:
-    """Takes out those that exist, then the auto-delete exchanges that lost their last one."""
+    """Remove the existing ones, then the auto-delete exchanges that lost their last one."""
     unused: dict[str, Exchange] = {}
     for binding in bindings:
         source = vhost.exchanges[binding.source]
@@ -188,8 +191,8 @@ def remove_bindings(state: State, vhost: Vhost, bindings: list[Binding]) -> None
 
 
 def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) -> bool:
-    """Whether there was such a binding. Both ends are still in the directory, or the queue was
-    taken out by its own end."""
+    """Remove a binding; return whether it existed. Both ends are still in the directory, or the
+    queue was removed by its own deletion."""
     identity = binding.identity()
     taken = source.bindings.pop(identity, None)
     if taken is None:
@@ -220,21 +223,21 @@ def _forget_at_destination(vhost: Vhost, identity: BindingId, binding: Binding) 
 def find_route(
     vhost: Vhost, exchange: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
 ) -> Route | Refusal:
-    """The queues that a message published there reaches by any of its keys, its own first, each
-    once; or that it costs too much. One that is to be delayed goes no further than an exchange that
-    delays, to the queue of this one. `turn` differs from message to message, for exchanges that
-    choose at random."""
+    """The queues that a message published there reaches by any of its keys, its own key first, each
+    queue once; or that the route costs too much. A message to be delayed goes no further than an
+    exchange that delays, to that exchange's queue. `turn` differs from message to message, for
+    exchanges that choose at random."""
     keys = tuple(dict.fromkeys(keys))
     if (known := vhost.routes.get((exchange.name, *keys))) is not None:
         return known
     queues: dict[str, Queue] = {}
-    cacheable = not exchange.internal  # clients are refused there; only dead letters come this way
+    cacheable = not exchange.internal  # clients are refused there; only dead letters arrive
     seen = {exchange.name: exchange}
     pending = [exchange]
     delayed = vhost.delays and delay_ms_of(properties) > 0
     # The sum does not depend on the order of the walk, which may differ after a restore.
     work = KEY_WORK * (len(keys) - 1)
-    for source in pending:  # grows while it runs
+    for source in pending:  # grows during the loop
         if source.name == "":
             queues.update((key, vhost.queues[key]) for key in keys if key in vhost.queues)
             continue
@@ -309,7 +312,7 @@ def _visit(vhost: Vhost, name: str, seen: dict[str, Exchange], pending: list[Exc
 
 
 def _work_to_match(source: Exchange, keys: tuple[str, ...], properties: bytes) -> int:
-    """Beyond the bindings that match: one unit, and what is compared to find them."""
+    """The work beyond the matching bindings: one unit, plus comparisons to find them."""
     if source.routes_as == "headers":
         wanted = sum([1 + len(binding.arguments) for binding in source.bindings.values()])
         return 1 + wanted + len(properties) // WORDS_PER_UNIT
@@ -324,7 +327,8 @@ def _work_to_match(source: Exchange, keys: tuple[str, ...], properties: bytes) -
 def _matching(
     source: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
 ) -> list[Binding]:
-    """Those that get the message; one may be there by several keys. A choice goes by the first."""
+    """The bindings that get the message; one may match by several keys. A choice goes by the first
+    key."""
     if source.routes_as in ("fanout", FEDERATION_UPSTREAM):
         return list(source.bindings.values())
     if source.routes_as == "headers":
@@ -347,13 +351,13 @@ _NOTHING: dict[BindingId, Binding] = {}
 
 
 def topic_words(key: str) -> tuple[str, ...]:
-    """Return the words of a routing key or pattern; the empty one has none, as RabbitMQ's."""
+    """Return the words of a routing key or pattern; the empty one has none, as in RabbitMQ."""
     return tuple(key.split(".")) if key else ()
 
 
 def topic_matches(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """`*` is one word, `#` any number of them. Like a glob: only the last `#` is reconsidered, so
-    the cost is at most the product of both lengths."""
+    """Match a topic: `*` is one word, `#` any number of them. Like a glob: only the last `#` is
+    reconsidered, so the cost is at most the product of both lengths."""
     p = w = 0
     hash_at = -1
     hash_word = 0
@@ -388,10 +392,10 @@ def headers_match(arguments: Table, headers: Table) -> bool:
 
 
 def _has_header(headers: Table, name: str, value: Value) -> bool:
-    """Numbers are compared, and texts, whatever type they came in, as RabbitMQ does."""
+    """Numbers, and texts, are compared whatever their wire type, as in RabbitMQ."""
     if name not in headers:
         return False
-    if value is None:  # a void value asks only that the header is there
+    if value is None:  # a void value asks only that the header exists
         return True
     found = headers[name]
     if isinstance(found, bool) or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Settlement: what a channel held comes back to its queue, or leaves for good."""
+"""Settlement: a message that a channel held returns to its queue, or leaves for good."""
 
 from collections.abc import Iterable
 from operator import itemgetter
@@ -42,13 +42,13 @@ def requeue(
     state: State, channel: Channel, tag: int, held: Held, what: int, *, counts: bool = True
 ) -> None:
     """Put a held message back in its place; the caller dispatches. A deleted queue takes none.
-    `counts`: it comes nearer to the queue's limit of deliveries."""
+    `counts`: this return counts towards the queue's limit of deliveries."""
     queue, seq, message, _, _ = held
     content = message[CONTENT_HASH]
     if queue.deleted:
         release(state, channel, tag, held, content, LAPSED, tag)
         return
-    if not message[NUMBER]:  # it is there still
+    if not message[NUMBER]:  # it is still there
         release(state, channel, tag, held, content, what, tag)
         return
     if queue.last_values is not None and seq in queue.last_values.superseded:
@@ -68,7 +68,8 @@ def requeue(
 
 
 def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:
-    """That the broker lost a member is no fault of the message's, and does not count."""
+    """Count the return. The broker's loss of a member is not the message's fault, and does not
+    count."""
     if what == MEMBER_LOST or not counts_returns(queue):
         return False
     count = count_return(state, queue, seq)
@@ -78,7 +79,7 @@ def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> boo
 def release(
     state: State, channel: Channel, tag: int, held: Held, content: int, what: int, detail: int
 ) -> None:
-    """Take a message from the channel that held it: the one place where credit comes back.
+    """Take a message from the channel that held it: the only place where credit comes back.
 
     `content` is its hash, computed anew by the caller when the message leaves for good; `what` and
     `detail` are the kind and the last field of the move to record.
@@ -119,9 +120,9 @@ def release_all(
     settled: Iterable[tuple[int, int]],
     what: int,
 ) -> list[tuple[Queue, Consumer | None, int]]:
-    """`release` messages that leave for good, by their positions and tags, in less time: what those
-    of one plain queue and consumer have in common is looked up and counted once. Return these, in
-    order, with how many it were."""
+    """`release` messages that leave for good, by their positions and tags, in less time: shared
+    properties of messages of one plain queue and consumer are looked up and counted once. Return
+    the messages, in order, with their number."""
     runs: list[tuple[Queue, Consumer | None, int]] = []
     run: list[tuple[int, int, Held]] = []
     of: Queue | None = None
@@ -151,14 +152,14 @@ def _release_run(
 ) -> None:
     """Release messages of one queue and consumer, by position and tag."""
     messages = [held[2] for _, _, held in run]
-    if not (is_plain(queue) and all(map(_number, messages))):  # without one: read, and not taken
+    if not (is_plain(queue) and all(map(_number, messages))):  # without one: it was read, not taken
         for state.position, tag, held in run:
             release(state, channel, tag, held, rehash(held[2]), what, tag)
         return
     try:
         contents = rehash_all(messages)
     except Exception:
-        for state.position, _, held in run:  # which one is to blame
+        for state.position, _, held in run:  # which one is at fault
             rehash(held[2])
         raise
     rows, mark, salt = state.moves, channel.mark, channel.salt

@@ -1,16 +1,16 @@
-"""Reading without consuming: streams, and consumers that browse another queue.
+"""Reading without consuming: streams, and consumers that browse other queues.
 
-A stream's messages are the `ready` ones of its queue, and their numbers there are the offsets, from
-0 on. They leave only when they are no longer kept (`x-max-length-bytes`, `x-max-age`). Each
-consumer has a *reader*, which knows the offset that it is sent next; what a channel holds of a
-stream are offsets, and to settle one gives credit and moves nothing.
+A stream's messages are the `ready` ones of its queue, and their numbers are the offsets, from 0 on.
+They leave only when they are no longer kept (`x-max-length-bytes`, `x-max-age`). Each consumer has
+a *reader*, which knows the next offset to send. A channel holds only offsets of a stream; settling
+one gives credit and moves nothing.
 
-A consumer with the argument `x-filter-no-consume` is a reader of a queue that others consume from:
-it is sent what waits, from the first place on, and then what comes; it may miss what is consumed
-before its turn. Decision: docs/decisions/0085-a-browser-is-a-reader.md.
+A consumer with the argument `x-filter-no-consume` is a reader of a queue from which others consume.
+It is sent the waiting messages, from the first place on, and then new ones; it may miss messages
+that are consumed before its turn. Decision: docs/decisions/0085-a-browser-is-a-reader.md.
 
-What readers get is sent at the end of each command, in turns and as much as one position may cost;
-the rest follows at the next ones. Only the member whose client reads looks at the messages for it.
+Readers are sent messages at the end of each command, in turns and as many as one position may cost;
+the rest follows at the next positions. Only the member whose client reads looks at the messages.
 Decision: docs/decisions/0079-a-stream-is-read-at-offsets.md.
 """
 
@@ -67,22 +67,22 @@ from broker.waiting.stream_log import StreamLog
 OFFSET = "x-stream-offset"
 """The consumer argument that says where to begin, and the header of each delivery."""
 AT_TIME = "@"
-"""Begins a time in seconds, as the gateway writes a timestamp in that argument: commands have no
+"""Prefix of a time in seconds, as the gateway writes a timestamp in that argument: commands have no
 type for it (broker/frontend/methods.py)."""
 FILTER_VALUE = "x-stream-filter-value"
-"""The header by which readers choose (`x-stream-filter`)."""
+"""The header by which readers filter (`x-stream-filter`)."""
 _IN_BYTES = FILTER_VALUE.encode()
 _FORGOTTEN_PER_MESSAGE = 4
 _SECOND_US = 1_000_000
 
 
 def first_offset(queue: Queue) -> int:
-    """Of the messages that are kept; the next one, if there are none."""
+    """The first offset that is kept; the next one if no message is."""
     return queue.next_seq - len(queue.ready)
 
 
 def column_entry(message: Message) -> bytes:
-    """What the stream's column has for it."""
+    """The message's entry in the stream's column."""
     properties = message[PROPERTIES]
     if _IN_BYTES not in properties:
         return NONE
@@ -91,19 +91,19 @@ def column_entry(message: Message) -> bytes:
 
 
 def lag(queue: Queue, reader: Reader) -> int:
-    """How many messages are there that a reader has not looked at yet."""
+    """The number of messages that a reader has not looked at yet."""
     waiting = min(queue.next_seq - reader.offset, len(queue.ready)) if queue.ready else 0
     return max(0, waiting) + queue.returned.count_from(reader.offset)
 
 
 def max_lag(queue: Queue) -> int:
-    """That of the reader furthest behind."""
+    """The lag of the reader furthest behind."""
     readers = [one.reader for one in queue.consumers.values() if one.reader is not None]
     return max((lag(queue, reader) for reader in readers), default=0)
 
 
 def enter(state: State, queue: Queue, stream: Stream, message: Message) -> None:
-    """At the end. It stays until it is no longer kept, persistent or not."""
+    """Append a message. It stays until it is no longer kept, persistent or not."""
     offset, content = queue.next_seq, message[CONTENT_HASH]
     queue.next_seq = offset + 1
     queue.tally.publish += 1
@@ -132,7 +132,7 @@ def enter(state: State, queue: Queue, stream: Stream, message: Message) -> None:
 def consume_refusal(
     state: State, channel: Channel, queue: Queue, no_ack: bool, prefetch: int, arguments: Table
 ) -> Refusal | None:
-    """Why nobody may read like this, in RabbitMQ's words."""
+    """Why no consumer may read like this, in RabbitMQ's words."""
     name, vhost = queue.name, queue.vhost.name
     given = arguments.get(OFFSET)
     if OFFSET in arguments and _start(state, queue, given) is None:
@@ -152,21 +152,22 @@ def consume_refusal(
 
 
 def browses(queue: Queue, arguments: Table) -> bool:
-    """Whether a consumer with these arguments takes nothing. From a stream nobody does anyway."""
+    """Whether a consumer with these arguments takes nothing. Consumers of a stream never do."""
     if queue.stream is not None:
         return False
     return arguments.get(NO_CONSUME) is True or is_browse_only(queue)
 
 
 def readers_of(queue: Queue) -> Readers:
-    """Those of a queue that may have had none, and has one now."""
+    """The readers of a queue, created if it had none."""
     if queue.readers is None:
         queue.readers, queue.ready = Readers(), StreamLog.of(queue.ready)
     return queue.readers
 
 
 def open_reader(state: State, consumer: Consumer, arguments: Table) -> None:
-    """It begins where the arguments say, which were checked; who browses with all that waits."""
+    """Begin where the arguments say, which were checked; a browsing consumer begins with all
+    waiting messages."""
     queue, channel = consumer.queue, consumer.channel
     readers_of(queue).count += 1
     offset = 0 if queue.stream is None else _start(state, queue, arguments.get(OFFSET, "next"))
@@ -179,7 +180,7 @@ def open_reader(state: State, consumer: Consumer, arguments: Table) -> None:
 
 
 def _start(state: State, queue: Queue, given: Value) -> int | None:
-    """The offset at which to begin; None: nobody knows what is meant."""
+    """The offset at which to begin; None if the argument is not understood."""
     first = first_offset(queue)
     if isinstance(given, bool):
         return None
@@ -202,7 +203,7 @@ def _start(state: State, queue: Queue, given: Value) -> int | None:
 
 
 def read(state: State) -> None:
-    """Send to readers what they have credit for, as much as one position may cost."""
+    """Send messages to readers with credit, as many as one position may cost."""
     work = READS_MAX
     while state.reading and work > 0:
         number, queue = next(iter(state.reading.items()))
@@ -218,13 +219,13 @@ def read(state: State) -> None:
 
 
 def _send(state: State, queue: Queue, readers: Readers, consumer: Consumer) -> int:
-    """Send one reader what it may have in one turn; return what that costs, in messages."""
+    """Send one reader its messages for one turn; return the cost, in messages."""
     reader, channel = consumer.reader, consumer.channel
     assert reader is not None
     began, most = reader.offset, min(READS_PER_TURN, consumer.limit - consumer.outstanding)
     if queue.stream is None:
         used = _send_next(state, queue, consumer, reader, most)
-    else:  # what it was to read may be kept no longer
+    else:  # its next message may no longer be kept
         reader.offset = max(began, first_offset(queue))
         if reader.filter:
             used = _send_matching(state, queue, queue.stream, consumer, reader, most)
@@ -241,7 +242,7 @@ def _send(state: State, queue: Queue, readers: Readers, consumer: Consumer) -> i
 
 
 def _send_next(state: State, queue: Queue, consumer: Consumer, reader: Reader, most: int) -> int:
-    """Send who browses at most so many of those that wait; return how many."""
+    """Send a browsing consumer at most this many waiting messages; return how many."""
     sent, place = 0, queue.returned.next(reader.offset)
     while place is not None and sent < most and has_room(consumer.channel, consumer):
         seq, _ = seq_at(queue, place)
@@ -258,7 +259,7 @@ def _send_next(state: State, queue: Queue, consumer: Consumer, reader: Reader, m
 def _send_on(
     state: State, queue: Queue, consumer: Consumer, reader: Reader, start: int, most: int
 ) -> int:
-    """Send it at most so many of those that were never taken, from the offset `start` on."""
+    """Send at most this many of the never taken messages, from the offset `start` on."""
     channel, offset, end = consumer.channel, start, min(queue.next_seq, start + most)
     while offset < end and has_room(channel, consumer):
         _deliver(state, queue, consumer, reader, offset, offset)
@@ -271,8 +272,8 @@ def _send_on(
 def _send_matching(
     state: State, queue: Queue, stream: Stream, consumer: Consumer, reader: Reader, most: int
 ) -> int:
-    """Send it at most so many that it wants; return what it costs: to pass over messages is cheap,
-    and no less bounded."""
+    """Send at most this many messages that pass the filter; return the cost: skipping messages is
+    cheap, but bounded too."""
     wanted, start, sent = reader.filter, reader.offset, 0
     until = min(queue.next_seq, start + READS_PER_TURN * PASSED_PER_READ // len(wanted))
     offset = start
@@ -307,7 +308,7 @@ def _deliver(
     else:
         channel.unacked[tag] = (queue, seq, STAYS, consumer, False)
         channel.outstanding += 1
-    queue.unacked += queue.stream is not None  # what is browsed is counted as it waits
+    queue.unacked += queue.stream is not None  # browsed messages are counted while they wait
     at = state.position & INDEX_MASK
     state.moves.append(row(READ, at, queue.mark, seq, channel.mark, reader.salt))
     count_delivery(queue.tally, channel.tally, channel.total, no_ack, 1, 0)
@@ -346,7 +347,9 @@ def _message_at(state: State, queue: Queue, place: int) -> Message:
 
 
 def forget_readers(state: State, queue: Queue) -> None:
-    """Those that were taken out of the queue. Without any an ordinary queue is as it was."""
+    """Forget readers that were removed from the queue. Without any an ordinary queue is as
+    before.
+    """
     readers = queue.readers
     if readers is None:
         return
@@ -365,7 +368,7 @@ def close_readers(state: State, queue: Queue) -> None:
 
 
 def check_readers(state: State, queue: Queue) -> list[Consumer]:
-    """Asserts what must hold between commands; return those that wait."""
+    """Assert the invariants between commands; return the waiting readers."""
     readers = queue.readers
     found = [one for one in queue.consumers.values() if one.reader is not None]
     if readers is None:
@@ -392,54 +395,58 @@ _IN_RANK = (1 << RANK_SHIFT) - 1
 
 
 def arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
-    """The rank of a message's priority, 0 the highest, and the how manyth it was to come in."""
+    """The rank of a message's priority, 0 the highest, and its arrival number."""
     return (0, seq) if queue.max_priority < 0 else (seq >> RANK_SHIFT, _arrival(seq))
 
 
 def _arrival(place: int) -> int:
-    """The same of a place in a queue with priorities, whether it came back or not."""
+    """The arrival number of a place in a queue with priorities, whether the message came back or
+    not."""
     return (place & _IN_RANK) >> 1
 
 
 class There:
-    """All messages of a queue at one moment, waiting or held, by the how manyth each came in: for
-    a member that tells a client of its own, as it is no part of the state."""
+    """All messages of a queue at one moment, waiting or held, by arrival number: for a member that
+    informs its own client, so not part of the state."""
 
     def __init__(self, state: State, queue: Queue) -> None:
         self._state, self._queue = state, queue
         held, self.looked_at = _held(state, queue)
-        """How many messages were looked at, those of other queues in the same channels included."""
+        """The number of messages looked at, including those of other queues in the same
+        channels.
+        """
         waiting = {place: place for place in queue.returned}
-        if queue.max_priority >= 0:  # what they are found by begins with their priority
+        if queue.max_priority >= 0:  # their keys begin with their priority
             held = {_arrival(seq): one for seq, one in held.items()}
             waiting = {_arrival(place): place for place in waiting}
         self._held, self._waiting = held, waiting
         self.in_line: list[tuple[int, int]] = []
-        """First and last of those that were never taken."""
+        """First and last of the never taken messages."""
         if queue.ready:
             self.in_line = [(first_offset(queue), queue.next_seq - 1)]
         self.out_of_line = sorted((*self._held, *self._waiting))
         self.looked_at += len(self._waiting)
 
     def message(self, place: int) -> Message:
-        """The one that was so manyth to come in."""
+        """The message with this arrival number."""
         found = self._held.get(place)
         if found is not None:
             return found
         queue = self._queue
         if place not in self._waiting and not isinstance(queue.ready, StreamLog):
-            queue.ready = StreamLog.of(queue.ready)  # where it is kept is no part of the state
+            queue.ready = StreamLog.of(queue.ready)  # how it is stored is not part of the state
         return _message_at(self._state, queue, self._waiting.get(place, place))
 
 
 def _held(state: State, queue: Queue) -> tuple[dict[int, Message], int]:
-    """What channels hold of a queue, by places, and how many they hold of all queues."""
+    """The messages of a queue that channels hold, by place, and the number of messages that those
+    channels hold in all."""
     found: dict[int, Message] = {}
     looked_at = 0
     if queue.unacked:
         of_consumers = {one.channel.key: one.channel for one in queue.consumers.values()}
         looked_at = _collect(of_consumers.values(), queue, found)
-        if len(found) < queue.unacked:  # by basic.get, or by consumers that are cancelled
+        if len(found) < queue.unacked:  # by basic.get, or by cancelled consumers
             looked_at += _collect(state.channels.values(), queue, found)
     return found, looked_at
 
@@ -458,8 +465,8 @@ def _collect(channels: Iterable[Channel], queue: Queue, found: dict[int, Message
 
 
 # -- times ---------------------------------------------------------------------------------------
-# When messages came, to begin at a time: the first offset in each second in which one came. When
-# there are too many seconds, steps become twice as long, and a reader begins so much earlier.
+# When messages came, for reading from a time on: the first offset in each second with a message.
+# When there are too many seconds, steps double, and a reader begins that much earlier.
 
 
 def time_element(queue: Queue, step_s: int, time: tuple[int, int]) -> int:
@@ -475,7 +482,7 @@ def _note_time(state: State, queue: Queue, stream: Stream, offset: int) -> None:
     times = stream.times
     step = state.time_us // (_SECOND_US * stream.step_s)
     if times and step <= times[-1][0]:
-        return  # of the same one, or of a clock that is behind another
+        return  # the same step, or from a clock that is behind another
     times.append((step, offset))
     _count(state, stream, time_element(queue, stream.step_s, (step, offset)))
     first = first_offset(queue)
@@ -496,14 +503,14 @@ def _count(state: State, stream: Stream, elements: int) -> None:
 
 
 def _offset_at(queue: Queue, seconds: int) -> int:
-    """Of the first message that came then or later, or of one shortly before."""
+    """The offset of the first message that came at this time or later, or shortly before."""
     assert queue.stream is not None
     step = seconds // queue.stream.step_s
     return next((at for one, at in queue.stream.times if one >= step), queue.next_seq)
 
 
 def restore_times(queue: Queue, step_s: int, times: Iterable[tuple[int, int]]) -> None:
-    """Of a new stream, from a snapshot."""
+    """Restore the times of a new stream from a snapshot."""
     assert queue.stream is not None
     queue.stream.step_s = step_s
     queue.stream.times.extend((step, offset) for step, offset in times)
@@ -517,7 +524,7 @@ def close_stream(state: State, queue: Queue) -> None:
 
 
 def check(state: State, queue: Queue, stream: Stream) -> None:
-    """Asserts what must hold between commands."""
+    """Assert the invariants between commands."""
     assert not queue.returned, "nothing comes back to a stream"
     assert not queue.timed, "nor has a message a time of its own there"
     assert queue.window is None

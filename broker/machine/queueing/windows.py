@@ -1,14 +1,14 @@
-"""The window of a queue that takes no message twice: the keys of those that it took last.
+"""Deduplication windows: the keys of the messages that a queue took most recently.
 
 A message's key is the value of its header `x-deduplication-header`, or else its property
-message-id; without either it is no repeat of anything. A key stays when its message leaves the
-queue: what is sent again after a failover may come when the first one was consumed long ago. It
+message-id; without either it never counts as a repeat. A key stays when its message leaves the
+queue: a message sent again after a failover may come long after the first one was consumed. A key
 goes when `x-cache-size` others came behind it, or when `x-cache-ttl` is over in the machine's time.
 
-Dead letters pass a window unseen, which their header `x-death` tells, by whatever way they come (a
-delay, a shovel): one that comes back to where it was published, as programs that retry arrange it,
-is the only copy, and would be lost. Decision:
-docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md.
+Dead letters, recognised by their header `x-death`, pass a window without a check, whichever way
+they come (a delay, a shovel). One that comes back to where it was published, as in retry schemes,
+is the only copy, and would be lost.
+Decision: docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ _FORGOTTEN_PER_MESSAGE = 2
 
 
 def is_repeat(state: State, queue: Queue, window: Window, key: bytes, message: Message) -> bool:
-    """Whether the window has the key of a message that comes in: then it is dropped."""
+    """Whether the window has the key of an incoming message, which is then dropped."""
     _forget_ended(state, queue, window, _FORGOTTEN_PER_MESSAGE)
     noted = window.by_key.get(key)
     if noted is None or not _stands_for(state, window, noted, message):
@@ -61,7 +61,7 @@ def note_key(
 
 
 def _stands_for(state: State, window: Window, noted: Noted, message: Message) -> bool:
-    """What a cold start would take stands for no message that it would keep."""
+    """A key that a cold start drops does not stand for a message that it would keep."""
     _, _, noted_us, volatile = noted
     if volatile and message[IS_PERSISTENT]:
         return False
@@ -84,7 +84,7 @@ def _count(state: State, window: Window, elements: int) -> None:
 
 def _forget_first(state: State, window: Window) -> None:
     noted = window.order.popleft()
-    if window.by_key.get(noted[0]) is noted:  # else it was noted again since
+    if window.by_key.get(noted[0]) is noted:  # otherwise it was noted again since
         del window.by_key[noted[0]]
     window.volatile -= noted[3]
     _count(state, window, -element(window, noted))
@@ -98,7 +98,7 @@ def _end_us(window: Window) -> int:
 
 
 def _forget_ended(state: State, queue: Queue, window: Window, count_max: int) -> int:
-    """Forget keys whose time is over, at most so many; return how many."""
+    """Forget keys whose time is over, at most this many; return how many."""
     count = 0
     while count < count_max and _end_us(window) <= state.now_us:
         _forget_first(state, window)
@@ -109,18 +109,18 @@ def _forget_ended(state: State, queue: Queue, window: Window, count_max: int) ->
 
 
 def _recheck(state: State, queue: Queue, window: Window) -> None:
-    """The oldest key may be another one."""
+    """The oldest key may have changed."""
     end_us = _end_us(window)
     if end_us < NEVER_US:
         state.remembering[queue.number] = queue
-        # A time that is past counts from now: what else has ended has its turn before the rest.
+        # A past time counts from now: other ended keys have their turn before the rest.
         state.key_ends.note(queue.number, max(end_us, state.now_us))
     else:
         state.remembering.pop(queue.number, None)
 
 
 def forget_what_ended(state: State) -> None:
-    """The keys whose time is over, of all queues, as many as one tick may."""
+    """Forget keys whose time is over, of all queues, as many as one tick may."""
     work = 0
     while work < WINDOW_KEYS_WORK:
         number = state.key_ends.take(state.now_us)
@@ -148,13 +148,13 @@ def close_window(state: State, queue: Queue) -> None:
     """The queue is gone."""
     if queue.window is not None:
         empty_window(state, queue)
-        state.key_ends.forget(queue.number)  # also one that was noted for keys that are gone
+        state.key_ends.forget(queue.number)  # even if it was noted for keys that are gone
         state.window_keys -= queue.window.size
         queue.window = None
 
 
 def forget_volatile_keys(state: State, queue: Queue) -> None:
-    """A cold start took the messages: they may come again."""
+    """A cold start dropped their messages, which may be sent again."""
     window = queue.window
     if window is None or not window.volatile:
         return
@@ -168,7 +168,7 @@ def forget_volatile_keys(state: State, queue: Queue) -> None:
 
 
 def restore_keys(state: State, queue: Queue, noted: Iterable[Noted]) -> None:
-    """Into a new window, in their order; the schedule comes with the snapshot."""
+    """Restore the keys of a new window, in order; the schedule comes with the snapshot."""
     window = queue.window
     assert window is not None
     window.order += noted
@@ -180,7 +180,7 @@ def restore_keys(state: State, queue: Queue, noted: Iterable[Noted]) -> None:
 
 
 def check(state: State, queue: Queue) -> None:
-    """Asserts what must hold between commands."""
+    """Assert the invariants between commands."""
     window = queue.window
     if window is None:
         assert queue.number not in state.remembering

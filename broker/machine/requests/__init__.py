@@ -1,1 +1,1 @@
-"""What clients say in arguments and headers, and what they are refused."""
+"""Clients' arguments and headers: their meaning, validation and refusals."""

@@ -1,8 +1,9 @@
-"""The arguments of declarations: which are honoured, which change nothing, which are refused.
+"""Arguments of declarations: which are honoured, which have no effect, which are refused.
 
-Arguments that nobody knows are taken, as RabbitMQ takes them: client libraries send what some other
-broker or plugin would understand. Refused is what promises something about the messages that does
-not hold here: silence would let a client believe in it. docs/COMPATIBILITY.md lists them all.
+Unknown arguments are accepted, as in RabbitMQ: client libraries send arguments meant for other
+brokers or plugins. An argument that promises something about messages that does not hold here is
+refused: a client must not believe in an argument that is silently ignored. docs/COMPATIBILITY.md
+lists them all.
 """
 
 from broker.machine.commands import Table, Value
@@ -51,18 +52,18 @@ DEDUPLICATION_ARGUMENT = "x-message-deduplication"
 _CACHE_SIZE, _CACHE_TTL = "x-cache-size", "x-cache-ttl"
 _AGE, _SEGMENT = "x-max-age", "x-stream-max-segment-size-bytes"
 _OF_STREAMS = (_AGE, _SEGMENT, "x-stream-filter-size-bytes", "x-initial-cluster-size")
-"""Of queues that are streams only."""
+"""Arguments of streams only."""
 _NOT_OF_STREAMS = (
     "x-max-length", "x-message-ttl", "x-expires", "x-max-priority", "x-delivery-limit",
     "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow",
     "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-quorum-initial-group-size",
     "x-single-active-consumer", "x-consumer-timeout",
 )  # fmt: skip
-"""As RabbitMQ."""
+"""As in RabbitMQ."""
 _NO_STREAM = DEDUPLICATION_ARGUMENT, LAST_VALUE_KEY, BROWSE_ONLY, GROUP_KEY, SHARED_GROUPS
-"""It has no window, keeps all values, and nobody takes from it anyway."""
+"""A stream has no window, keeps all values, and no consumer takes from it anyway."""
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
-"""As RabbitMQ."""
+"""As in RabbitMQ."""
 _NUMBER_MAX = 1 << 53
 _PRIORITY_MAX = 255
 _NUMBERS = {
@@ -74,7 +75,7 @@ _NUMBERS = {
     "x-delivery-limit": (0, _NUMBER_MAX),
 }
 _OF_WINDOW = {_CACHE_SIZE: (1, WINDOW_KEYS_MAX), _CACHE_TTL: (1, _NUMBER_MAX)}
-"""Of a queue that deduplicates: elsewhere they are arguments that nobody knows."""
+"""Arguments of a queue that deduplicates; in other queues they count as unknown."""
 _EXCHANGE, _KEY = _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _STRATEGY = "x-dead-letter-strategy"
 _TYPE = "x-queue-type"
@@ -94,29 +95,31 @@ _ORDER = {
         "x-initial-cluster-size", "x-queue-leader-locator",
     ))
 }  # fmt: skip
-"""In which RabbitMQ looks at arguments, so which of several wrong ones it names."""
+"""The order in which RabbitMQ checks arguments, which decides which of several wrong ones it
+names.
+"""
 QUEUE_ARGUMENTS = tuple(
     dict.fromkeys((*_COMPARED, *_OF_STREAMS, *_OF_WINDOW, "x-consumer-timeout"))
 )
-"""Those that a declaration may have and that mean something here, but Qpid's options."""
+"""The arguments of a declaration that have a meaning here, without Qpid's options."""
 _SAYS_NOTHING = (
     ("x-queue-type", "classic"),
     (DEDUPLICATION_ARGUMENT, False),
     (_STRATEGY, "at-most-once"),
 )
 FILTER, MATCH_UNFILTERED = _FILTERS = ("x-stream-filter", "x-stream-match-unfiltered")
-"""A value or a list of some, and whether to be sent what has none as well."""
+"""A value or a list of values, and whether to send messages without one as well."""
 _FILTER_BYTES = 16, 255
-"""Of RabbitMQ's Bloom filters, which there are none of here."""
+"""The size of RabbitMQ's Bloom filters, which do not exist here."""
 _ALTERNATE = "alternate-exchange"
 NO_CONSUME = "x-filter-no-consume"
-"""The consumer argument of Qpid's Java broker and its clients by which one browses."""
+"""The consumer argument for browsing of Qpid's Java broker and its clients."""
 _NOT_OF_BROWSERS = {
     "x-filter-auto-close": "cancel when nothing comes any more",
     "x-filter-jms-selector": "choose at the client",
 }
 _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
-"""Of consumers of streams only."""
+"""Arguments of consumers of streams only."""
 NOT_HONOURED = "not supported by this broker"
 NOT_BROWSED = "a queue with priorities cannot be browsed: what comes would be sent out of order"
 CLASSIC, QUORUM, _ = QUEUE_TYPES = ("classic", "quorum", STREAM)
@@ -160,14 +163,14 @@ def _place(arg: str) -> tuple[int, str]:
 
 
 def _foreign_to(kind: str) -> tuple[str, ...]:
-    """What no queue of this type has with RabbitMQ."""
+    """Arguments that RabbitMQ allows on no queue of this type."""
     if kind == QUORUM:
         return _OF_STREAMS + _NOT_OF_QUORUM
     return _NOT_OF_STREAMS if kind == STREAM else _OF_STREAMS
 
 
 def queue_type(arguments: Table) -> str:
-    """What it was declared as."""
+    """The type with which it was declared."""
     kind = arguments.get("x-queue-type")
     return kind if isinstance(kind, str) and kind in QUEUE_TYPES else CLASSIC
 
@@ -210,7 +213,7 @@ def _fault_of(arg: str, value: Value) -> str | None:
 
 
 def _fault_of_hint(arg: str, value: Value) -> str | None:
-    """What is wrong with an argument that changes nothing."""
+    """What is wrong with an argument that has no effect."""
     if arg == "x-queue-mode":
         return _fault_of_word(value, _MODES, f"\"unsupported queue mode '{plain(value)}'\"")
     if arg == "x-queue-version":
@@ -226,7 +229,7 @@ def _fault_of_hint(arg: str, value: Value) -> str | None:
 
 
 def _fault_of_number(value: Value, low: int, high: int) -> str | None:
-    """In RabbitMQ's words."""
+    """The fault of a number, in RabbitMQ's words."""
     if type(value) is not int:
         return f'"expected integer, got {type_of(value)}"'
     if value < low:
@@ -239,7 +242,7 @@ def _fault_of_number(value: Value, low: int, high: int) -> str | None:
 
 
 def _fault_of_word(value: Value, words: tuple[str, ...], fault: str) -> str | None:
-    """The same of what is one of some words."""
+    """The fault of a value that must be one of some words."""
     if value in words:
         return None
     why = fault if isinstance(value, str) else _unacceptable(value)
@@ -256,7 +259,7 @@ def deduplicates(arguments: Table) -> bool:
 
 
 def window_refusal(state: State, name: str, arguments: Table) -> Refusal | None:
-    """Whether all queues would remember too many keys with one more of these arguments."""
+    """Whether all queues together would remember too many keys with one more of these arguments."""
     if not deduplicates(arguments):
         return None
     more = _window_size(arguments)
@@ -271,8 +274,8 @@ def _window_size(arguments: Table) -> int:
 
 
 def open_window(state: State, queue: Queue) -> None:
-    """Give a queue that is new here its empty window, if it deduplicates. It counts in full at
-    once: nobody finds a declaration in force that its queue cannot keep."""
+    """Give a new queue its empty window, if it deduplicates. The window counts in full at once, so
+    that no declaration is accepted that its queue cannot keep."""
     if not deduplicates(queue.arguments):
         return
     size, ttl_ms = _window_size(queue.arguments), queue.arguments.get(_CACHE_TTL)
@@ -282,8 +285,8 @@ def open_window(state: State, queue: Queue) -> None:
 
 
 def keep_last_values(queue: Queue) -> None:
-    """Make a queue that is new here one that keeps the newest message of each key, if its arguments
-    say so; settings are applied after that."""
+    """Make a new queue keep the newest message of each key, if its arguments say so; settings are
+    applied afterwards."""
     header = queue.arguments.get(LAST_VALUE_KEY)
     if isinstance(header, str):
         queue.last_values, queue.takes_all = LastValues(header), False
@@ -298,8 +301,8 @@ def keep_groups(queue: Queue) -> None:
 
 
 def apply_settings(queue: Queue) -> None:
-    """Set the queue's limits from its arguments and its policies, which were checked. Of two
-    numbers the lower one counts; of two words the queue's own."""
+    """Set the queue's limits from its checked arguments and policies. Of two numbers the lower one
+    applies; of two words the queue's own."""
     arguments = queue.arguments
     definition = effective_definition(queue.policy, queue.operator_policy)
     if queue.stream is not None:
@@ -329,7 +332,7 @@ def apply_settings(queue: Queue) -> None:
 
 
 def _apply_to_stream(queue: Queue, arguments: Table, definition: Table) -> None:
-    """As with RabbitMQ, a policy is stronger than the argument, and nothing else concerns it."""
+    """As in RabbitMQ a policy takes precedence over the argument, and no other setting applies."""
     size = definition.get("max-length-bytes", arguments.get("x-max-length-bytes"))
     queue.max_bytes = size if isinstance(size, int) else -1
     kept_us = age_us(definition.get(MAX_AGE, arguments.get(_AGE)))
@@ -337,7 +340,7 @@ def _apply_to_stream(queue: Queue, arguments: Table, definition: Table) -> None:
 
 
 def _number(arguments: Table, definition: Table, key: str) -> int:
-    """-1: neither sets it."""
+    """The number; -1: neither sets it."""
     values = (arguments.get("x-" + key), definition.get(key))
     return min((value for value in values if isinstance(value, int)), default=-1)
 
@@ -377,12 +380,12 @@ def check_consume(queue: Queue, arguments: Table) -> Refusal | None:
 
 
 def is_browse_only(queue: Queue) -> bool:
-    """Whether nobody takes from it, whatever they ask for."""
+    """Whether no consumer takes from it, whatever it asks for."""
     return queue.arguments.get(BROWSE_ONLY) is True
 
 
 def filter_of(arguments: Table) -> tuple[bytes, ...]:
-    """What a reader wants, by arguments that were checked; empty: all."""
+    """A reader's filter, from checked arguments; empty: all messages."""
     if FILTER not in arguments:
         return ()
     entries = dict.fromkeys(map(entry_of, _values(arguments[FILTER])))
@@ -403,7 +406,7 @@ def _filter_fault(argument: str, value: Value) -> str | None:
 
 
 def _values(given: Value) -> tuple[str | bytes, ...]:
-    """None of them if one is no text."""
+    """The values; none of them if one is not a text."""
     values = given if isinstance(given, tuple) else (given,)
     texts = tuple(one for one in values if isinstance(one, str | bytes))
     return texts if len(texts) == len(values) else ()
@@ -425,7 +428,7 @@ def _browse_refusal(queue: Queue, arg: str, value: Value) -> Refusal | None:
 
 
 def check_binding(source_type: str, arguments: Table) -> Refusal | None:
-    """The x-match of a headers binding must be a mode that exists."""
+    """The x-match of a headers binding must be an existing mode."""
     mode = arguments.get("x-match", "all")
     if source_type == "headers" and mode not in ("all", "any", "all-with-x", "any-with-x"):
         return precondition_failed(
@@ -445,7 +448,7 @@ def compare_queue(name: str, vhost: str, received: Table, current: Table) -> Ref
 
 
 def compare_exchange(name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
-    """The same of an exchange."""
+    """The same for an exchange."""
     received, current = (
         {arg: value for arg, value in one.items() if arg == _ALTERNATE}
         for one in (received, current)
@@ -454,7 +457,7 @@ def compare_exchange(name: str, vhost: str, received: Table, current: Table) -> 
 
 
 def _compared(arguments: Table, foreign: tuple[str, ...]) -> Table:
-    """Those that say what the queue is; what it is without being told needs not be said."""
+    """The arguments that define the queue; defaults need not be given."""
     compared = (*_COMPARED, *_OF_WINDOW) if deduplicates(arguments) else _COMPARED
     return {
         arg: value

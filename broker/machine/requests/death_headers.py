@@ -1,9 +1,9 @@
 """The x-death headers of a dead-lettered message, as RabbitMQ writes them.
 
 `x-death` is an array of tables, the latest first, one per queue and reason, with a count.
-`x-first-death-*` keep the first, `x-last-death-*` the latest. The other headers stay byte for byte,
-and so do the records of other deaths, whatever types a client put into them.
-The expiration property moves into the record, or the message would expire again where it goes.
+`x-first-death-*` keep the first, `x-last-death-*` the latest. Other headers, and the records of
+other deaths, stay byte for byte, whatever types a client used in them. The expiration property
+moves into the record; otherwise the message would expire again at its destination.
 """
 
 from functools import lru_cache
@@ -25,12 +25,12 @@ from broker.machine.state import Queue
 
 
 def letters_name(queue: str) -> str:
-    """The name of the queue in which the letters of this one wait until they can go."""
+    """The name of the queue in which this queue's dead letters wait until they can go."""
     return "amq.dead-letters." + queue
 
 
 class Death(NamedTuple):
-    """One record of x-death, as it is on the wire."""
+    """One record of x-death, in wire format."""
 
     queue: Value
     reason: Value
@@ -38,7 +38,7 @@ class Death(NamedTuple):
 
 
 class Buried(NamedTuple):
-    """What is published to the dead-letter exchange."""
+    """A message as published to the dead-letter exchange."""
 
     properties: bytes
     deaths: tuple[Death, ...]  # the latest first
@@ -86,7 +86,7 @@ def bury(
 
 
 def dug_up(properties: bytes) -> Buried:
-    """What was buried before, and waited."""
+    """A message that was buried before, and waited."""
     return Buried(properties, tuple(_deaths(raw_headers(properties))))
 
 
@@ -113,7 +113,7 @@ def _record(
 
 
 def _counted(record: bytes) -> bytes:
-    """The same record, with one more counted."""
+    """The same record with its count raised by one."""
     entries = entries_of(record, 1)
     counts = [decode_value(raw) for name, _, raw in entries if name == "count"]
     count = counts[-1] if counts else None
@@ -131,7 +131,7 @@ def _summary(prefix: str, queue: str, exchange: str, reason: str) -> tuple[Entry
 
 
 def _deaths(entries: list[Entry]) -> list[Death]:
-    """Those of the last x-death header, which is the one that counts."""
+    """The records of the last x-death header, which is the one that counts."""
     raws = [raw for name, _, raw in entries if name == "x-death"]
     deaths: list[Death] = []
     for raw in items_of(raws[-1]) if raws else ():

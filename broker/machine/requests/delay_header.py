@@ -1,11 +1,11 @@
-"""The delay that a message asks for in its header `x-delay`, and how it is kept.
+"""The delay that a message requests in its header `x-delay`, and how it is kept.
 
-An exchange of type `x-delayed-message` routes as the type that its argument `x-delayed-type` names.
-A message with a delay, in milliseconds, first waits in a queue of the exchange that nobody else
-knows, in the order of due times; then it is routed, and its header has the other sign, so no other
-exchange delays it again. The delay counts from the horizon, as what lives for a time does: no
-message is early. Names and signs are those of RabbitMQ's plugin of this name. Decision:
-docs/decisions/0064-a-delayed-message-waits-in-a-queue-of-its-exchange.md.
+An exchange of type `x-delayed-message` routes as the type in its argument `x-delayed-type`. A
+message with a delay, in milliseconds, first waits in the exchange's own queue, which is invisible
+to clients, in the order of due times. Then it is routed, and its header gets the opposite sign, so
+no other exchange delays it again. The delay counts from the horizon, as times to live do: no
+message is early. Names and signs are those of RabbitMQ's plugin of this name.
+Decision: docs/decisions/0064-a-delayed-message-waits-in-a-queue-of-its-exchange.md.
 """
 
 import struct
@@ -39,19 +39,19 @@ from broker.machine.state import (
 
 DELAY = "x-delay"
 DELAY_MS_MAX = (1 << 32) - 1
-"""As the plugin has it: 49 days."""
+"""As in the plugin: 49 days."""
 _DELAY_BYTES = bytes((len(DELAY),)) + DELAY.encode()
 _ARRIVALS = (1 << ARRIVAL_BITS) - 1
 _NAME = "amq.delayed."
 _WHOLE = (b"b", b"B", b"s", b"u", b"I", b"i", b"l", b"L")
 _LARGE = 1e18
 _SHOWN_MAX = 40
-"""Of a text that a client sent, in the refusal; what is not of ASCII is not shown."""
+"""Characters of a client's text shown in the refusal; only ASCII is shown."""
 _SIGNED_INT = struct.Struct(">i")
 
 
 def check_type(arguments: Table) -> Refusal | None:
-    """Of an exchange of this type that is declared."""
+    """Check the type of an exchange that is declared."""
     kind = arguments.get(DELAYED_TYPE)
     if type(kind) is not str or kind == DELAYED_MESSAGE:
         others = ", ".join(one for one in EXCHANGE_TYPES if one != DELAYED_MESSAGE)
@@ -63,17 +63,19 @@ def check_type(arguments: Table) -> Refusal | None:
 
 
 def queue_name(exchange: str) -> str:
-    """Of the queue in which its messages wait: no client can declare one of this name."""
+    """The name of the queue in which its messages wait; no client can declare a queue of this
+    name.
+    """
     return _NAME + exchange
 
 
 def may_be_delayed(properties: bytes) -> bool:
-    """Whether it is worth to look into the headers: in most messages it is not."""
+    """Whether the headers are worth a look: in most messages they are not."""
     return len(properties) > 2 and properties[0] & 0x20 != 0 and _DELAY_BYTES in properties
 
 
 def check_delay(properties: bytes) -> Refusal | None:
-    """Of a message that is published to an exchange that delays."""
+    """Check a message that is published to an exchange that delays."""
     value = _value(properties)
     if isinstance(value, str):
         shown = value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}..."
@@ -88,14 +90,14 @@ def check_delay(properties: bytes) -> Refusal | None:
 
 
 def delay_ms_of(properties: bytes) -> int:
-    """How long the message is to wait; 0: not at all. What nobody could be refused for, as it comes
-    by other exchanges, waits as long as the limit, or not if it says nothing."""
+    """How long the message is to wait; 0: not at all. A bad delay that nobody can be refused for,
+    because the message comes from another exchange, becomes the limit, or 0 if it is no number."""
     value = _value(properties) if may_be_delayed(properties) else 0
     return 0 if isinstance(value, str) else min(max(value, 0), DELAY_MS_MAX)
 
 
 def with_turned_delay(properties: bytes) -> bytes:
-    """The properties as they are routed when the delay is over: with its negative."""
+    """The properties for routing when the delay is over: with the negated delay."""
     delay_ms = delay_ms_of(properties)
     kept = [one for one in raw_headers(properties) if one[0] != DELAY]
     try:
@@ -111,19 +113,19 @@ def due_ms_of(message: Message) -> int:
 
 
 def place_when_due(queue: Queue, message: Message) -> int:
-    """The place of a message that comes in, by its due time and then by its number."""
+    """The place of an incoming message, by its due time and then by its number."""
     due_ms = due_ms_of(message)
     arrival = (queue.next_seq & _ARRIVALS) << 1
     taken = queue.returned
-    # The numbers begin again after two millions: of those that are due at once some are later then.
+    # The numbers wrap after two million: of messages due at once some are then later.
     while (place := due_ms << DUE_SHIFT | arrival) in taken or place | 1 in taken:
         due_ms += 1
     return place
 
 
 def _value(properties: bytes) -> int | str:
-    """What the header says, the last one of this name; 0 if there is none, or none of a number.
-    A text must be a whole number; one that is none is returned."""
+    """The value of the last header of this name; 0 if there is none, or it has no number. A text
+    must be a whole number; any other text is returned."""
     raws = [raw for name, _, raw in raw_headers(properties) if name == DELAY]
     kind, value = (raws[-1][:1], decode_value(raws[-1])) if raws else (b"V", None)
     if kind in _WHOLE and isinstance(value, int):

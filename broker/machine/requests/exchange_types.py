@@ -1,15 +1,15 @@
-"""The types of exchanges, and what AMQP does not have: those that choose, and those for links of
-federation.
+"""Exchange types beyond AMQP: those that choose one binding, and those for federation links.
 
-`x-consistent-hash` chooses in proportion to the weights that the binding keys are, by the routing
-key or by what `hash-header` or `hash-property` name; of several bindings to one destination the
-first counts. `x-modulus-hash` chooses by the routing key alone, with equal weights. `x-random` goes
-by the place of the message in the order, as there is no chance in a machine that all members run.
+`x-consistent-hash` chooses in proportion to the weights given as binding keys, by the routing key
+or by what `hash-header` or `hash-property` names; of several bindings to one destination the first
+counts. `x-modulus-hash` chooses by the routing key alone, with equal weights. `x-random` goes by
+the place of the message in the order, because a machine that all members run has no randomness.
 
-`x-federation-upstream` is what a downstream cluster declares here, binds to the exchange that it
-federates, and takes from by a queue.  It is a fanout but for what has been at that downstream or
-has made `x-max-hops` hops: links tell the way of a message in `x-received-from`. Decision:
-docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md.
+`x-federation-upstream` is declared here by a downstream cluster, which binds it to the exchange
+that it federates, and takes from it by a queue. It is a fanout that leaves out messages that have
+been at that downstream or have made `x-max-hops` hops: links record a message's way in
+`x-received-from`.
+Decision: docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md.
 """
 
 from bisect import bisect_right
@@ -33,12 +33,12 @@ EXCHANGE_TYPES = (
 MAX_HOPS, DOWNSTREAM_NAME = "x-max-hops", "x-downstream-name"
 DOWNSTREAM_VHOST = "x-downstream-vhost"
 RECEIVED_FROM = "x-received-from"
-"""A header: the clusters that a message came from, the last one first."""
+"""A header: the clusters through which a message came, the last one first."""
 CLUSTER_NAME, VHOST = "cluster-name", "vhost"
 
 
 def check_arguments(arguments: Table) -> Refusal | None:
-    """Of an x-consistent-hash exchange that is declared."""
+    """Check an x-consistent-hash exchange that is declared."""
     header, of_property = arguments.get(HEADER), arguments.get(PROPERTY)
     if header is not None and of_property is not None:
         return precondition_failed(f"{HEADER} and {PROPERTY} are mutually exclusive")
@@ -53,7 +53,7 @@ def check_arguments(arguments: Table) -> Refusal | None:
 
 
 def check_weight(key: str) -> Refusal | None:
-    """Of a binding to an x-consistent-hash exchange."""
+    """Check a binding to an x-consistent-hash exchange."""
     digits, what = key.removeprefix("-"), f"; it is the weight of the binding, 1 to {WEIGHT_MAX}"
     if not (digits.isascii() and digits.isdigit()):
         return precondition_failed(f'The binding key must be an integer: <<"{key}">>{what}')
@@ -87,7 +87,7 @@ def chosen(source: Exchange, key: str, properties: bytes, turn: int) -> list[Bin
 
 
 def _shares(source: Exchange) -> tuple[list[Binding], list[int]]:
-    """The bindings, and where the buckets of each end; kept until one comes or goes."""
+    """The bindings, and where the buckets of each end; cached until one comes or goes."""
     bindings = list(source.bindings.values())
     weights = [1] * len(bindings)
     if source.routes_as == CONSISTENT_HASH:
@@ -111,7 +111,7 @@ def _hashed_value(arguments: Table, key: str, properties: bytes) -> bytes:
 
 
 def _bucket(hashed: int, count: int) -> int:
-    """Which of so many buckets; when there is one more, only its share of all moves there.
+    """The bucket, of this many; when one is added, only its share of keys moves there.
 
     Jump consistent hash (Lamping and Veach, 2014), in whole numbers, which are the same everywhere.
     """
@@ -127,7 +127,7 @@ def _bucket(hashed: int, count: int) -> int:
 
 
 def check_link_arguments(arguments: Table) -> Refusal | None:
-    """Of such an exchange that is declared."""
+    """Check such an exchange that is declared."""
     hops, name = arguments.get(MAX_HOPS), arguments.get(DOWNSTREAM_NAME)
     vhost = arguments.get(DOWNSTREAM_VHOST, "")
     if type(hops) is not int or hops < 1:
@@ -152,7 +152,8 @@ def may_go_on(exchange: Exchange, properties: bytes) -> bool:
 
 
 def has_been_at(way: tuple[Value, ...], cluster: Value, vhost: Value) -> bool:
-    """Whether this virtual host of this cluster is on the way; any of it where none is given."""
+    """Whether this virtual host of this cluster is on the message's way; any virtual host if none
+    is given."""
     return any(
         isinstance(one, dict) and one.get(CLUSTER_NAME) == cluster
         and (vhost is None or one.get(VHOST) == vhost)

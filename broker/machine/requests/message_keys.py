@@ -1,8 +1,8 @@
-"""The key by which a queue knows a message: 16 bytes of a hash of what the message says.
+"""The key by which a queue identifies a message: a 16-byte hash of a header or property.
 
-A queue with last values or groups takes the value of the header that its argument names (`key_by`);
-one that takes no message twice the header `x-deduplication-header`, or else the property message-id
-(`key_of_repeat`).
+A queue with last values or groups uses the value of the header that its argument names (`key_by`).
+A queue that takes no message twice uses the header `x-deduplication-header`, or else the property
+message-id (`key_of_repeat`).
 """
 
 from hashlib import blake2b
@@ -18,14 +18,14 @@ _DEATHS_BYTES = bytes((len(DEATHS),)) + DEATHS.encode()
 
 
 def key_by(properties: bytes, raw_name: bytes) -> bytes:
-    """By the value of this header; none if it says nothing."""
+    """The key from the value of this header; none if it has no value."""
     value = header_of(properties, raw_name)
     return _key_of_value(value) if value not in (None, "", b"") else b""
 
 
 def key_of_repeat(properties: bytes) -> bytes:
-    """By which it is a repeat, or not; none if it says nothing, or is a dead letter. A text is the
-    same key in either place."""
+    """The key that identifies a repeat; none if the message names none, or is a dead letter. A text
+    is the same key in either place."""
     if len(properties) < 3:
         return b""
     value = None
@@ -46,7 +46,7 @@ def _key_of_text(text: bytes) -> bytes:
 
 
 def _key_of_value(value: Value) -> bytes:
-    """A text is the same key whether it came as one or as bytes."""
+    """A text is the same key whether it came as text or as bytes."""
     if isinstance(value, str | bytes):
         return _key_of_text(value.encode() if isinstance(value, str) else value)
     return blake2b(canonical({"": value}), digest_size=16, person=b"value").digest()

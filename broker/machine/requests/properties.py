@@ -1,6 +1,6 @@
-"""The few properties of a message that the machine reads or writes, inside their bytes.
+"""Reads and writes the few properties of a message that the machine needs, inside their bytes.
 
-Properties travel verbatim; the machine looks into them only for `expiration`, for `headers` (the
+Properties travel verbatim. The machine looks into them only for `expiration`, for `headers` (the
 headers exchange) and to write the x-death headers of a dead-lettered message. Bytes that are not
 properties read as if the property were absent: the gateway has refused them long before.
 """
@@ -41,7 +41,7 @@ def priority_of(properties: bytes) -> int:
 
 
 def property_of(properties: bytes, name: str) -> bytes:
-    """The bytes of correlation_id, message_id or timestamp; none if it is not there."""
+    """The bytes of correlation_id, message_id or timestamp; none if it is absent."""
     span = _spans(properties)
     if span is None:
         return b""
@@ -75,7 +75,7 @@ def headers_of(properties: bytes) -> Table:
 
 
 def raw_headers(properties: bytes) -> list[Entry]:
-    """The headers undecoded, so that they can be written back exactly as they came."""
+    """The headers undecoded, so that they can be written back unchanged."""
     span = _spans(properties)
     if span is None or span[0] == span[1]:
         return []
@@ -101,7 +101,7 @@ def entries_of(data: bytes, at: int) -> list[Entry]:
 
 
 def items_of(value: bytes) -> list[bytes]:
-    """The items of a raw array, undecoded; none if it is no array."""
+    """The items of a raw array, undecoded; none if it is not an array."""
     items: list[bytes] = []
     try:
         if value[0] != _ARRAY:
@@ -117,8 +117,8 @@ def items_of(value: bytes) -> list[bytes]:
 
 
 def skip_value(data: bytes, at: int) -> int:
-    """Where the value that starts at `at` ends. Whatever nests has a length in front, so nothing
-    is walked; of the types that clients send none is unknown."""
+    """Where the value that starts at `at` ends. Nested values have a length in front, so nothing is
+    walked; all types that clients may send are known."""
     kind = data[at]
     size = _SIZES[kind]
     if size is None:
@@ -153,14 +153,14 @@ def with_headers(properties: bytes, entries: list[Entry], keep_expiration: bool)
 
 
 def with_header(properties: bytes, name: str, value: Value) -> bytes:
-    """The same properties with this header, in the place of one of this name."""
+    """The same properties with this header, replacing one of this name."""
     kept = [one for one in raw_headers(properties) if one[0] != name]
     kept.append(entry(name, encode_value(value)))
     return with_headers(properties, kept, keep_expiration=True)
 
 
 def with_new_header(properties: bytes, name: str, value: Value) -> bytes:
-    """The same, in less time where there is none of this name yet."""
+    """The same, faster where there is no header of this name yet."""
     span, raw_name = _spans(properties), short_string(name)
     if span is None or raw_name in properties[span[0] : span[1]]:
         return with_header(properties, name, value)
@@ -182,7 +182,7 @@ def short_string(text: str) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """Type byte and value of what x-death is made of."""
+    """Type byte and value of the components of x-death."""
     if isinstance(value, bool):
         return b"t" + bytes((value,))
     if isinstance(value, int):
@@ -200,7 +200,7 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode_value(data: bytes) -> Value:
-    """The value of a raw header; None if it is none."""
+    """The value of a raw header; None if there is none."""
     try:
         return _value(data, 0, 0)[0]
     except _FAULTS:
@@ -208,8 +208,8 @@ def decode_value(data: bytes) -> Value:
 
 
 def header_of(properties: bytes, raw_name: bytes) -> Value:
-    """The value of a header, its name as it is on the wire; None if it is not there. Of several of
-    one name it is the last one."""
+    """The value of a header, given its name in wire format; None if it is absent. Of several with
+    one name the last one counts."""
     if raw_name not in properties:
         return None
     raws = [raw for _, found, raw in raw_headers(properties) if found == raw_name]
@@ -246,7 +246,7 @@ def _short(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _inside(data: bytes, at: int) -> tuple[int, int]:
-    """Where that which has a four-byte length at `at` begins and ends."""
+    """Begin and end of the content whose four-byte length is at `at`."""
     start = at + 4
     end = start + int.from_bytes(data[at:start], "big")
     if end > len(data):
@@ -293,7 +293,7 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
         return data[at] != 0, at + 1
     if kind == _VOID:
         return None, at
-    if kind == _DECIMAL:  # kept apart from other numbers
+    if kind == _DECIMAL:  # kept distinct from other numbers
         return data[at : at + 5], at + 5
     if kind not in _LONG or depth >= _DEPTH_MAX:
         raise ValueError

@@ -1,4 +1,4 @@
-"""What clients read when they are refused: RabbitMQ's words, because libraries match on them."""
+"""Texts of refusals for clients: RabbitMQ's words, because libraries match on them."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ CONTENT_TOO_LARGE = 311
 
 
 class Refusal(NamedTuple):
-    """Why a command is not done: an AMQP reply code, and whether it ends the connection."""
+    """Why a command is not executed: an AMQP reply code, and whether it ends the connection."""
 
     code: int
     text: str
@@ -174,7 +174,9 @@ def unknown_tag(tag: int) -> Refusal:
 
 
 def too_much(what: str, asked: int, limit: int, instead: str) -> Refusal:
-    """A bound of `broker.machine.limits`: it is the same at all members, and no option moves it."""
+    """A bound of `broker.machine.limits`: the same at all members, and not changed by any
+    option.
+    """
     return precondition_failed(f"{what}: {asked}, the limit is {limit}; {instead}")
 
 
@@ -215,7 +217,7 @@ def _of_type(kind: str) -> str:
 
 
 def not_of_type(arg: str, name: str, vhost: str, kind: str) -> Refusal:
-    """An argument that queues of another type have."""
+    """An argument of queues of another type."""
     return precondition_failed(
         f"invalid arg '{arg}' for queue '{name}' in vhost '{vhost}' {_of_type(kind)}"
     )
@@ -267,7 +269,7 @@ def _shown(value: Value) -> str:
 
 
 def plain(value: Value) -> str:
-    """A value in words; the same everywhere, whatever a client put in."""
+    """A value in words; the same everywhere, whatever a client sent."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)
