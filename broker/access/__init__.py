@@ -1,1 +1,1 @@
-"""Who may log in, and who may do what: passwords, permissions, limits (pure)."""
+"""Access control: who may log in, and what they may do: passwords, permissions, limits (pure)."""

@@ -1,8 +1,8 @@
-"""Who may log in and who may do what, asked of the definitions that all members hold.
+"""Decides logins and permissions from the definitions that all members hold.
 
-Everything here is asked at the member where a client is, before anything is ordered
-(docs/decisions/0016-decide-once-at-the-origin.md). Refusals are in RabbitMQ's words, without the
-name of the reply code before them; empty text: it may.
+Every question is answered at the member to which the client is connected, before anything is
+ordered (docs/decisions/0016-decide-once-at-the-origin.md). Refusals are in RabbitMQ's words,
+without the name of the reply code in front; an empty text means that it is allowed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Qpid's ACL file, as far as this broker has what it speaks of; evaluated as Qpid does.
+"""Qpid's ACL file: parses the rules that apply to this broker, and evaluates them as Qpid does.
 
     group makers ada bob@QPID
     acl allow makers create queue name=orders.* durable=true
     acl allow all publish exchange name=amq.topic routingkey=news.#
     acl deny-log all all
 
-The rules are looked at in their order, and the first that fits decides; where none does, it is
-denied.  A line that asks for what does not exist here is an error: left out, it would allow or deny
-something that its author did not mean.  Names end with * to mean all that begin so; ${user} is the
-user's name, of which @ and . are written _.
+The rules are tried in order, and the first that fits decides; if none fits, the action is denied. A
+line about something that does not exist here is an error: ignoring it would allow or deny something
+that its author did not intend. A name that ends with * means all names with that prefix; ${user} is
+the user's name, with @ and . written as _.
 """
 
 from __future__ import annotations

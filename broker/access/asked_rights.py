@@ -1,4 +1,4 @@
-"""What a client may do whom a server let in: the server says so, each time or a moment ago."""
+"""Rights of a client that an auth server let in: the server decides, now or a moment ago."""
 
 from __future__ import annotations
 

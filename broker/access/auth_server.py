@@ -1,10 +1,10 @@
-"""What a server of the operator's is asked about users, and what it said: no sockets, no clock.
+"""Questions about users to the operator's auth server, and its answers: no sockets, no clock.
 
-Who somebody is and what they may do is asked as RabbitMQ's `rabbitmq_auth_backend_http` asks it
-(docs/decisions/0040-a-server-is-asked-over-http.md).  Equal questions that are under way are asked
-once.  What is allowed is kept for a while; what is denied is not, so that who is let in a moment
-later need not wait.  Whatever is no answer, or comes too late, counts as a refusal, is counted as
-failed, and has a line in the log that quotes nothing of it: it may hold the password.
+Logins and permissions are asked for in the protocol of RabbitMQ's `rabbitmq_auth_backend_http`
+(docs/decisions/0040-a-server-is-asked-over-http.md). Equal questions in progress are sent only
+once. Permission is cached for a while; denial is not, so that a user who is allowed a moment later
+need not wait. A malformed or late answer counts as a refusal, is counted as failed, and gets a log
+line that quotes nothing of it: it may hold the password.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Where users are looked for when they log in: the cluster's definitions, a file, a server over
-HTTP, and their order.
+"""Back ends for logins: the cluster's definitions, a file, an HTTP server, and their order.
 
-The order is the operator's; the first that takes the credentials is the one whose tags count, and
-who it does not know any more is sent away.  What a user may do in a virtual host is said by the
-definitions, or by an ACL file in their place
-(docs/decisions/0037-a-login-may-be-judged-beside-the-cluster.md); of whom the server let in, by the
-server (docs/decisions/0040-a-server-is-asked-over-http.md).
+The operator sets the order. The first back end that accepts the credentials is the one whose tags
+count, and a user it no longer knows is disconnected. What a user may do in a virtual host is
+decided by the definitions, or by an ACL file in their place
+(docs/decisions/0037-a-login-may-be-judged-beside-the-cluster.md); for a user that the server let
+in, by the server (docs/decisions/0040-a-server-is-asked-over-http.md).
 
-A file of users has a line for each, `NAME:HASH:TAG,TAG`: the hash as RabbitMQ has it, of SHA-256 or
-SHA-512 by its length; tags may be left out; empty lines and those that begin with # are none.
+A file of users has one line for each, `NAME:HASH:TAG,TAG`. The hash has RabbitMQ's format, of
+SHA-256 or SHA-512 by its length. Tags may be left out; empty lines, and lines that begin with #,
+are ignored.
 """
 
 from __future__ import annotations

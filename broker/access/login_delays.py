@@ -1,10 +1,9 @@
-"""Slows down who guesses passwords: the more logins failed, the later the verdict comes.
+"""Slows down password guessing: the more logins failed, the later the verdict comes.
 
-Counted for a user at an address, so that one client with an old password does not slow the others
-of its machine, and at a higher number for the address, so that trying many users is slowed, too.
-What is counted for an address leaks away: a client that is slowed and goes on failing for hours
-stays below it.
-Who is slowed waits in line: many connections at once guess no faster than one.
+Failures count per user at an address, so that one client with an old password does not slow other
+clients on its machine, and with a higher threshold per address, so that trying many users is slowed
+too. The count of an address leaks away: a client that is slowed and keeps failing for hours stays
+below the threshold. Slowed logins wait in line: many connections at once guess no faster than one.
 """
 
 from __future__ import annotations

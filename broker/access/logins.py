@@ -1,8 +1,8 @@
-"""Logins of clients and operators: judged at once, or when a server has said who it is.
+"""Logins of clients and operators: judged at once, or when a server has answered.
 
-How a login is slowed is said by `turn_s` and `wait_s`, before it is judged; what failed is counted
-here.  While a server is asked nothing has failed yet, so of one user at one address only so many
-passwords may be under way as may be wrong before anything is slowed.
+`turn_s` and `wait_s` say how a login is slowed, before it is judged; failures are counted here.
+While a server is being asked nothing has failed yet. So for one user at one address the number of
+passwords in progress is limited to the number that may be wrong before anything is slowed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Salted password hashes in RabbitMQ's format, so that users can be taken over from there.
+"""Salted password hashes in RabbitMQ's format, so that its users can be imported.
 
 base64(salt of 4 bytes + hash(salt + password)); an empty hash lets nobody in.
 """

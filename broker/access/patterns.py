@@ -1,5 +1,4 @@
-"""Regular expressions that operators define: what is wrong with them; and those of permissions,
-with the matcher that policies have."""
+"""Checks operators' regular expressions; matches those of permissions like those of policies."""
 
 from __future__ import annotations
 

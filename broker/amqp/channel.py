@@ -1,4 +1,4 @@
-"""One channel as its frames come in: which state it is in, and the message under way on it."""
+"""The receiving side of one channel: its state, and the message being assembled from frames."""
 
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,6 +1,6 @@
 """Frames, content headers, and the hot methods, both ways. Pure functions over bytes.
 
-A sender appends to a bytearray of its own (one per connection and loop turn). A receiver uses
+A sender appends to its own bytearray (one per connection and loop turn). A receiver uses
 `split_frames`, or walks its buffer itself, as `frame_reader` does.
 
 A load client needs: `append_publish`, `append_method` for all the rest, `split_frames`,

@@ -1,7 +1,7 @@
 """The server's end of one client connection, without its socket and its clock.
 
-The owner hands in bytes and the time, and gets events; what has to go out collects in `out`. It
-does not know what a queue is: methods that are not about the connection itself are passed on. A
+The owner hands in bytes and the time, and gets events; output collects in `out`. The connection
+does not know what a queue is: it passes on all methods that are not about the connection itself. A
 client's faults never come out as exceptions: the connection sends a close with the reason, and
 reports it as an event.
 

@@ -1,4 +1,4 @@
-"""What a client did wrong, with the reply code that AMQP gives it."""
+"""Faults of clients, with their AMQP reply codes."""
 
 FRAME_MIN_BYTES = 4096
 

@@ -1,4 +1,7 @@
-"""What a connection reports to its owner: the closed list, in the order of the client's bytes."""
+"""The closed list of events that a connection reports to its owner.
+
+They come in the order of the client's bytes.
+"""
 
 from typing import NamedTuple, TypeAlias
 

@@ -1,8 +1,8 @@
 """Field tables and the elementary types of AMQP 0-9-1, both ways.
 
-The tags are those that brokers and clients agree on in practice: t b B s u I i l L f d D S x A F
-T V. Every length is checked against what is there before anything is built from it, every step
-moves forward, and nesting is bounded, so that no bytes can cost more than their own length.
+The tags are those that brokers and clients agree on in practice: t b B s u I i l L f d D S x A F T
+V. Every length is checked against the available bytes before anything is built from it, every step
+moves forward, and nesting is bounded, so that no input can cost more than its own length.
 """
 
 import struct

@@ -1,11 +1,11 @@
-"""Bytes into frames, frames into messages: the inner loop of a connection.
+"""Turns bytes into frames and frames into messages: the inner loop of a connection.
 
-A publish is three frames or more. When they lie whole in the buffer they are taken at once, else
-the channel assembles them. What repeats is decoded once: a method frame of basic.publish (its
-exchange, key and bits) and a property list are looked up by their bytes.
+A publish is three frames or more. When they lie whole in the buffer they are taken at once;
+otherwise the channel assembles them. Repeated content is decoded once: a method frame of
+basic.publish (its exchange, key and bits) and a property list are looked up by their bytes.
 
-A payload alone may have the agreed size of a frame, as with RabbitMQ: some clients leave out what
-surrounds it when they count.
+A payload alone may have the agreed frame size, as in RabbitMQ: some clients do not count the bytes
+around it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The handshake of a connection: what a server offers in connection.start and connection.tune, and
-what it accepts in return. SASL only reads what a client claims; `Authenticate` judges it."""
+"""The handshake: what a server offers in connection.start and connection.tune, and accepts.
+
+SASL only reads what a client claims; `Authenticate` judges it.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,7 @@
-"""Output in which large contents stand, ahead of what collects in `ServerConnection.out`.
+"""Output that contains large contents, sent ahead of the bytes in `ServerConnection.out`.
 
-Their frames are made as the socket takes them, so a client costs no copy of a large message, and
-nobody waits while 200 MB are copied.
+Frames of large contents are made as the socket takes them, so a client costs no copy of a large
+message, and nobody waits while 200 MB are copied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The methods of AMQP 0-9-1 as data, with what brokers added to it since.
+"""The methods of AMQP 0-9-1 as data, including later additions by brokers.
 
-A field whose name starts with an underscore is reserved: it is read and written as zero, and it
-is not among the arguments that this package hands out or takes. `encode_method` and
-`decode_method` are driven by the table; `codec` has faster functions for the few hot methods.
+A field whose name starts with an underscore is reserved: it is read and written as zero, and is not
+among the arguments that this package returns or takes. `encode_method` and `decode_method` are
+driven by the table; `codec` has faster functions for the few hot methods.
 """
 
 import struct

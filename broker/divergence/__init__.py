@@ -1,1 +1,1 @@
-"""Digest votes: which members computed something else, and what follows from it (pure)."""
+"""Digest votes: detection of members that computed another state, and the consequences (pure)."""

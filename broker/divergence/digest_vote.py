@@ -1,22 +1,23 @@
-"""Digest votes: which members computed something else, decided at one position of the order.
+"""Digest votes: which members computed another state, decided at one position of the order.
 
-At each activation and every `interval` positions each member that has caught up multicasts (epoch,
-position, chain, root) as an ordered command.  All members count the same votes at the same
+At each activation, and every `interval` positions, each member that has caught up multicasts
+(epoch, position, chain, root) as an ordered command. All members count the same votes at the same
 positions, so they reach the same verdict without another message:
 
-- a value that a majority of the voters holds wins, and a member that voted otherwise is
-  divergent: it fences itself, keeps its store as evidence, and comes back by full transfer;
+- a value held by a majority of the voters wins, and a member that voted otherwise is divergent: it
+  fences itself, keeps its store as evidence, and comes back by full transfer;
 - a voter that got its state from another is on *probation*: it is judged, but it outvotes nobody,
-  as its opinion is its donor's, until a majority of voters other than itself held what it voted;
-- votes that differ when all have voted, and none has won, are *split* (see `split_vote`).
+  because its opinion is its donor's, until a majority of voters other than itself agreed with its
+  vote;
+- votes that differ when all have voted, without a winner, are *split* (see `split_vote`).
 
 A majority has more than half of the votes by the rule of `vsync.quorum.voter_set`, during a change
-of the voters under both sets.  What only decides who may continue does not show who is right: a
-tie is a split whatever the tie breaker, and an arbitrator, which has no opinion, adds its votes to
-a value that nobody present objects to and never decides between two.
+of the voters under both sets. Rules that only decide who may continue do not show who is right: a
+tie is a split whatever the tie breaker. An arbitrator has no opinion; it adds its votes to a value
+to which no present member objects, and never decides between two values.
 
-A missing vote is never agreement, and it holds nothing up: a member that votes at later positions,
-or not at all for `SILENT_CUTS`, is not waited for.
+A missing vote is never agreement, and it delays nothing: a member that votes at later positions, or
+not at all for `SILENT_CUTS`, is not waited for.
 
 Pure: votes in, verdicts out.
 """

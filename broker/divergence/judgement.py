@@ -1,7 +1,7 @@
-"""What the digest votes mean for this member: diverged, fenced, or free to reply to clients.
+"""The meaning of the digest votes for this member: diverged, fenced, or free to reply to clients.
 
-Joins the digest votes to the split votes that they open.  Everything but `diverged` and `fenced` is
-the same at every member that applies the same order; these two are what it means for `me`.
+Joins the digest votes to the split votes that they open. All fields but `diverged` and `fenced` are
+the same at every member that applies the same order; these two are the consequences for `me`.
 """
 
 from __future__ import annotations

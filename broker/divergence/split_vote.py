@@ -1,18 +1,18 @@
-"""A split digest vote: decided by who can reproduce its own state.
+"""A split digest vote, decided by which members can reproduce their own state.
 
 Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
-The votes about a position are split, so no count can tell which is right. Each member re-executes
+When the votes about a position are split, no count can tell which is right. Each member re-executes
 its own store, from its checkpoint to that position, and multicasts the result as an ordered
-command. The ordered items are the same bytes everywhere, so a member whose re-execution differs
-from its vote computed, or kept in memory, something wrong: it has diverged and is ejected. The
-others continue when they agree and have a quorum, by the rule of `vsync.quorum.voter_set` (an
-arbitrator in the view votes beside them, and a tie breaker breaks the tie: which state is right is
-decided already). When every member reproduces its vote the machine is not deterministic, and none
-may continue: all stay fenced, and keep the evidence.
+command. The ordered items are the same bytes everywhere. So a member whose re-execution differs
+from its vote computed something wrong, or kept something wrong in memory: it has diverged and is
+ejected. The others continue when they agree and have a quorum, by the rule of
+`vsync.quorum.voter_set` (an arbitrator in the view votes beside them, and a tie breaker breaks the
+tie: which state is right is decided already). When every member reproduces its vote the machine is
+not deterministic, and none may continue: all stay fenced, and keep the evidence.
 
-A re-execution from a checkpoint that no agreed vote covers may repeat what was wrong already: it
-can show that its member diverged, not that it did not.
+A re-execution from a checkpoint that no agreed vote covers may repeat an earlier fault: it can show
+that its member diverged, not that it did not.
 
 Pure: the same at every member that applies the same order.
 """

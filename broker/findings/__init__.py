@@ -1,1 +1,1 @@
-"""What is wrong with a cluster and what to do about it, from what one member knows of all."""
+"""Findings: what is wrong with a cluster and what to do, from one member's knowledge of all."""

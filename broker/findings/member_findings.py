@@ -1,4 +1,4 @@
-"""What one member finds now: it gathers what it knows, and asks the rules."""
+"""One member's present findings: gathers what it knows, and applies the rules."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The rules that turn what a member knows into what is wrong, what follows, and what to do.
+"""The rules that turn a member's knowledge into findings: the fault, its effect, and the remedy.
 
-A finding is `critical` where clients are not served now, a `warning` where the next fault would do
-that or something waits for an operator, a `notice` where somebody may want to know.  Each has a
-name that stays, by which alerts are set and under which docs/ONCALL.md has a paragraph.
+A finding is `critical` where clients are not served now, a `warning` where the next fault would
+cause that or something waits for an operator, and a `notice` where it may be of interest. Each has
+a stable name, by which alerts are set and which heads its paragraph in docs/ONCALL.md.
 
-Pure: what is known is handed in.
+Pure: all facts are handed in.
 Decision: docs/decisions/0113-what-is-wrong-is-said-by-the-broker.md.
 """
 

@@ -1,4 +1,4 @@
-"""What one member knows of itself and the others at one moment: all that findings are made from."""
+"""What one member knows of itself and the others at one moment: the input of all findings."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The evidence of a member's own faults: incident reports and quarantined commands."""
+"""Evidence of a member's own faults: incident reports and quarantined commands."""

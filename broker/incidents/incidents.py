@@ -3,8 +3,8 @@
     DIR/evidence/NNNN-KIND/facts.json    what happened, for people and for the next start
     DIR/evidence/NNNN-KIND/*             what the facts refer to, as bytes
 
-Nothing here is ever changed but by an operator's tool, and nothing is sent anywhere; of each kind
-only the newest are kept, so that a member that fails again and again fills no disk.
+Only an operator's tool ever changes anything here, and nothing is sent anywhere. Only the newest of
+each kind are kept, so that a member that fails again and again does not fill its disk.
 """
 
 from __future__ import annotations

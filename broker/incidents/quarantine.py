@@ -5,16 +5,16 @@ Decision: docs/decisions/0007-quarantine-and-culprits.md.
 A command at which the machine raises stops the member before it replies. The command, its position
 in the history and the traceback are evidence that the next start reads:
 
-- the item is named by the order chain after it, that is, with all that came before. An item of
-  that name is not executed again by this release, neither from this member's store nor from a
+- the item is named by the order chain after it, that is, together with everything before it. This
+  release does not execute an item of that name again, neither from this member's store nor from a
   donor's copy;
 - a transfer requests a checkpoint beyond that position from the donor, which contains the effect of
   the command without its execution here;
-- in each new session the member reports the command's kind and content, and a command that stopped
-  a majority of the voters is refused by all (`machine/handlers/poison`);
-- when the command stands in the stores themselves and no member can execute it, an operator
-  declares it skipped, at all members alike (`qpid-cluster-store --skip-quarantined`): it gets the
-  outcome 541 and changes nothing.
+- in each new session the member reports the command's kind and content, and all members refuse a
+  command that stopped a majority of the voters (`machine/handlers/poison`);
+- when the command is in the stores themselves and no member can execute it, an operator declares it
+  skipped, at all members alike (`qpid-cluster-store --skip-quarantined`): it gets the outcome 541
+  and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Where clients connect: sockets, TLS, and what a client may take before it has logged in."""
+"""Client ports: sockets, TLS, and limits for clients that have not logged in yet."""

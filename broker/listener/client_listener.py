@@ -1,7 +1,7 @@
-"""The ports at which clients connect: bound before the store is touched, opened when it serves.
+"""The client ports: bound before the store is touched, opened when the member serves.
 
-Each new connection takes the TLS files and limits that are in force when it comes, so that others
-can be given while the broker runs; connections that are open keep what they have.
+Each new connection takes the TLS files and limits in force when it arrives, so both can be changed
+while the broker runs; open connections keep theirs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who is let in: how many connections at one time, of one address, and of those not open yet.
+"""Limits on connections: how many at one time, per address, and of those not open yet.
 
-It counts; it knows no sockets.  A connection is *negotiating* from its accepted socket to its
-connection.open (TLS, login), and costs memory and work before anybody knows who it is; so these
-have a limit and a time of their own, and one address may have half of them.
+Counts only; it knows no sockets. A connection is *negotiating* from its accepted socket to its
+connection.open (TLS, login), and costs memory and work before its user is known. So these have
+their own limit and time limit, and one address may have half of them.
 """
 
 from __future__ import annotations

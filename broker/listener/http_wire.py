@@ -1,9 +1,9 @@
-"""Questions about users to the operator's server, over HTTP: the wire of `AuthServer`.
+"""HTTP transport of `AuthServer`: sends questions about users to the operator's server.
 
-The server may be anybody's program: it is believed what it says and nothing else.  No redirect is
-followed, no cookie kept, no proxy of the environment used, nothing unpacked, and of a reply no more
-read than an answer may have.  Errors are put into words of our own, as those of libraries quote
-URLs, and URLs have passwords.
+The server may be any program: only its answers are trusted. No redirect is followed, no cookie
+kept, no proxy from the environment used, nothing unpacked, and no more of a reply read than an
+answer may have. Errors are reworded here, because those of libraries quote URLs, and URLs contain
+passwords.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TLS of the client port: files into a context, errors into sentences that name the file.
 
-Only TLS 1.2 and 1.3, and of 1.2 only ciphers with forward secrecy and authenticated encryption.
-Reading files blocks: at the start, and at SIGHUP on a thread.
+Only TLS 1.2 and 1.3, and with 1.2 only ciphers with forward secrecy and authenticated encryption.
+Reading files blocks: it is done at the start, and at SIGHUP on a thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """TLS between a socket's transport and its protocol: ciphertext in and out, plaintext in between.
 
-The event loops have TLS of their own; here a handshake is counted, timed and logged from the first
-byte on, takes the certificate that is in force when it begins, and holds no buffer of its own:
-what comes is decrypted at once, what goes out is encrypted at once, and only the socket's transport
-keeps what could not be sent.
+The event loops have their own TLS. Here a handshake is counted, timed and logged from the first
+byte on, and uses the certificate in force when it begins. Nothing is buffered: input is decrypted
+at once, output is encrypted at once, and only the socket's transport keeps unsent bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Authentication of HTTP requests: basic, against the broker's own users; kept for a moment."""
+"""Authentication of HTTP requests: basic, against the broker's own users, cached briefly."""
 
 from __future__ import annotations
 

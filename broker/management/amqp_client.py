@@ -1,7 +1,7 @@
-"""An AMQP client of this process, without a socket: how the API changes queues and moves messages.
+"""An in-process AMQP client without a socket: how the API changes queues and moves messages.
 
-It goes through the gateway like any client, as the user whom the API authenticated, so that
-permissions, meanings and error texts are those of AMQP.
+It goes through the gateway like any client, as the user whom the API authenticated, so permissions,
+semantics and error texts are those of AMQP.
 """
 
 from __future__ import annotations

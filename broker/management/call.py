@@ -1,4 +1,4 @@
-"""One request of the API as its handlers see it, their replies, and their refusals."""
+"""One request of the API as its handlers see it, with replies and refusals."""
 
 from __future__ import annotations
 

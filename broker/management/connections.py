@@ -1,7 +1,8 @@
-"""The connections of an HTTP port: who is let in, and how long each may keep its place.
+"""The connections of an HTTP port: admission, and how long each may keep its place.
 
-Over TLS the handshake is made here.  The event loops' own TLS would tell nobody whose handshake it
-is before it is done, so that one address could have all places with sockets that never say a word.
+The TLS handshake is made here. With the event loops' own TLS the client's address would be unknown
+until the handshake is done, so one address could take all places with sockets that never send a
+byte.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Tells clients where the members are: by the exchange `amq.failover`, and as they connect.
+"""Tells clients where the members are, by the exchange `amq.failover` and as they connect.
 
-As in Qpid, whoever binds a queue to `amq.failover` gets a message at once, and another one whenever
-a member came or went: an empty body, and a header `amq.failover` with the addresses of all members
-that take clients, as an array of URLs.  One member publishes for all, the first by name of those
-that have the state; what it told nobody is told again by the next one.  A client that stays on its
-connection need not listen: it is for those that keep a list of hosts to fail over to.
+As in Qpid, binding a queue to `amq.failover` brings one message at once, and another whenever a
+member comes or goes: an empty body, and a header `amq.failover` with the addresses of all members
+that take clients, as an array of URLs. One member publishes for all: the first by name of those
+that have the state. If it fails before publishing, the next one publishes again. Clients that stay
+on their connection need not listen: this is for clients that keep a list of hosts to fail over to.
 """
 
 from __future__ import annotations

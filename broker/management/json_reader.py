@@ -1,8 +1,8 @@
-"""Reads large JSON texts a bit at a time, so that the loop turns in between.
+"""Reads large JSON texts in small steps, so that the loop turns in between.
 
 The standard library reads a text in one call that lets no other thread run either: 24 MB of it take
-a third of a second.  Here a step is some values or one piece of a long text.  What is read and what
-is refused are alike (`broker/management/json_values.py`).
+a third of a second. Here a step reads some values or one piece of a long text. Both accept and
+refuse the same texts (`broker/management/json_values.py`).
 Decision: docs/decisions/0038-large-bodies-are-read-in-slices.md.
 """
 

@@ -1,4 +1,4 @@
-"""JSON from requests into values of AMQP, and values of the broker into JSON."""
+"""Converts JSON of requests to AMQP values, and the broker's values to JSON."""
 
 from __future__ import annotations
 

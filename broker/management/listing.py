@@ -1,7 +1,7 @@
 """Lists of any length: filtered, sorted, paged, and sent in pieces while the ring turns.
 
-The loop belongs to the token: whatever grows with the number of queues is done in slices of
-half a millisecond (`slices.py`), with a turn of the loop in between.  What changes meanwhile may or
+The loop belongs to the token, so work that grows with the number of queues is done in slices of
+half a millisecond (`slices.py`), with a turn of the loop in between. Changes made meanwhile may or
 may not be in a list.
 Decision: docs/decisions/0032-the-management-api-runs-in-slices.md.
 """

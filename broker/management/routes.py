@@ -1,7 +1,7 @@
 """The table of paths: which handler answers which path and method, and who may ask.
 
-A path is split before its names are decoded, so `%2F` is part of a name and nothing that a name
-holds is taken for a path.
+A path is split before its names are decoded, so `%2F` is part of a name, and no character of a name
+counts as part of the path.
 """
 
 from __future__ import annotations

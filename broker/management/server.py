@@ -1,8 +1,8 @@
 """The HTTP listener of a member: limits, logins, one reply or one clear error for each request.
 
-It runs on the member's own loop, so every limit is one on what a request may cost the ring: bytes
-of a head and a body, time, connections.  What a handler raises that is not a `Problem` is ours: it
-is logged with a number, and the caller is told the number and nothing else.
+It runs on the member's own loop, so every limit bounds what a request may cost the ring: bytes of a
+head and a body, time, connections. An exception from a handler that is not a `Problem` is a bug: it
+is logged with a number, and the client gets only that number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Long work of the API in slices: the loop belongs to the token, and has a turn in between.
+"""Runs long work of the API in slices: the loop belongs to the token, and turns in between.
 
 Decision: docs/decisions/0032-the-management-api-runs-in-slices.md.
 """

@@ -1,14 +1,14 @@
-"""The archiver of closed segments: compresses them, and drops those kept longer than the policy.
+"""The archiver of closed segments: compresses them, and drops those older than the policy keeps.
 
-Runs as a process of its own at the lowest priority, `python -m broker.memberlog.archive`, one at a
-time for a directory, and writes what it did to its standard output, a JSON object a line. It may be
-killed at any moment: a segment is compressed beside the plain one, which goes only when the disk
-holds the other under its name.
+Runs as a separate process at the lowest priority, `python -m broker.memberlog.archive`, one at a
+time for a directory, and writes what it did to its standard output, one JSON object per line. It
+may be killed at any moment: a segment is compressed into a second file, and the plain one goes only
+when the disk holds the compressed one under its name.
 
-A segment is dropped only with all that is before it in its incarnation; and, where the policy says
-so, only if a verified point names it, `VERIFIED` in the same directory, written by
-`qpid-cluster-verify --save`.  What was dropped is noted beside the segments, in `DROPPED_NAME`, for
-whoever reads the rest: no log is short without a word.
+A segment is dropped only with all earlier segments of its incarnation. If the policy says so, it is
+dropped only if a verified point names it: `VERIFIED` in the same directory, written by
+`qpid-cluster-verify --save`. Drops are recorded beside the segments, in `DROPPED_NAME`, for readers
+of the rest: no log is cut short silently.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The history of one client in the format of a member log: the other side of the evidence.
 
-A client that keeps a history records of each message that it published it, that it was confirmed,
-that it received it, that it acked it.  Bodies are hashed, as in the members' logs, so that the two
-can be compared (`tools.verify.clients.check`).  No clock and no socket is known here; the file is
-written once a turn of the client, by `flush`.
+A client that keeps a history records for each message that it published it, that it was confirmed,
+that it received it, and that it acked it. Bodies are hashed, as in the members' logs, so that the
+two can be compared (`tools.verify.clients.check`). This module knows no clock and no socket;
+`flush` writes the file once per turn of the client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Records of a member log and their bytes, both ways.  Pure; the format is docs/MEMBERLOG.md.
+"""Encodes and decodes records of a member log. Pure; the format is docs/MEMBERLOG.md.
 
-A payload is a msgpack list: kind, lsn, then the fields of the record in the order of its class.
-On disk a payload is preceded by its length, its CRC and a link, a hash over the previous link and
-the payload, so that a record cannot be altered, dropped or moved without breaking the chain.
+A payload is a msgpack list: kind, lsn, then the fields of the record in the order of its class. On
+disk a payload is preceded by its length, its CRC and a link, a hash over the previous link and the
+payload, so that a record cannot be altered, dropped or moved without breaking the chain.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A member log whose file is written by a thread: the loop never waits for the disk.
 
-The loop packs records and decides where segments end; the thread carries that out, all that has
-gathered at once.  `written` follows, and with it `on_written`: what a client is sent waits for it
-(`broker.replication.member`).  A disk that takes nothing shows as a lag, as the store's does.
+The loop packs records and decides where segments end; the thread writes everything that has
+gathered, at once. Then `written` advances and `on_written` is called; output to clients waits for
+it (`broker.replication.member`). A disk that accepts no writes shows as a lag, as the store's does.
 """
 
 from __future__ import annotations

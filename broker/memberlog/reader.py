@@ -1,11 +1,11 @@
-"""Reading one segment of a member log: bytes in, records out, every fault named.
+"""Reads one segment of a member log: bytes in, records out, every fault named.
 
-Pure.  Reading ends with the first fault, an exception.  How a fault is judged:
+Pure. Reading ends with the first fault, which is an exception. How a fault is judged:
 
-- bytes at the end that are no whole record, with nothing readable after them: `TornTail`, which a
-  crash leaves behind.  What followed is unknown, nothing is wrong;
-- the same with records readable after it, or a whole record that is none of this format:
-  `Damaged`, because a crash does not do that;
+- bytes at the end that are not a whole record, with nothing readable after them: `TornTail`, which
+  a crash leaves behind. What followed is unknown; nothing is wrong;
+- the same with records readable after it, or a whole record that is not of this format: `Damaged`,
+  because a crash does not do that;
 - a whole record whose number does not follow: `MissingRecords`;
 - a whole record whose link does not follow: `BrokenLink`: it or the one before was altered.
 """

@@ -1,8 +1,8 @@
-"""The recorder of a member: turns what happens to it into records of its member log.
+"""The recorder of a member: turns events at the member into records of its member log.
 
-The log is evidence, written to be checked afterwards; nothing in the broker reads it back.
-It never holds bodies, keys or names of clients: a batch is its hash, its kinds, its outcomes and
-what it did to messages, which are numbers and hashes. Queues are named, once.
+The log is evidence, written to be checked afterwards; nothing in the broker reads it back. It never
+holds bodies, keys or names of clients: a batch is recorded as its hash, its kinds, its outcomes and
+its moves of messages, which are numbers and hashes. Queues are named once.
 """
 
 from __future__ import annotations

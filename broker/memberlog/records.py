@@ -1,5 +1,6 @@
-"""The closed list of records of a member log.  Their bytes are in `codec`, the format in
-docs/MEMBERLOG.md.
+"""The closed list of records of a member log.
+
+`codec` encodes them; the format is docs/MEMBERLOG.md.
 """
 
 from __future__ import annotations

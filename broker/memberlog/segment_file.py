@@ -1,7 +1,7 @@
-"""The open file of a member log, and the steps that a writer orders of it.  Every step blocks.
+"""The open file of a member log, and the steps that a writer orders for it. Every step blocks.
 
-The writer packs records and decides where a segment ends; it knows no file.  So the steps can be
-carried out at once (clients, tools) or by a thread (`log_thread`), in order either way.
+The writer packs records and decides where a segment ends; it knows no file. So the steps can be
+carried out at once (clients, tools) or by a thread (`log_thread`), in order in either case.
 """
 
 from __future__ import annotations

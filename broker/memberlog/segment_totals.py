@@ -1,4 +1,4 @@
-"""The totals of a segment, counted while it is written, for its closing record.
+"""Counts the totals of a segment while it is written, for its closing record.
 
 Members cut their segments at different positions, so their ends alone can hardly be compared.
 *Marks* can: the chain after each batch that reaches a multiple of a power of two of positions,

@@ -1,9 +1,9 @@
-"""Segments as files: names, plain or compressed, and how they are read.
+"""Segment files: their names, plain and compressed forms, and reading.
 
-A compressed segment is an ordinary gzip file of two members: all but the last few KiB, then these.
-An extra field in its first header says where the second one begins, so that the closing record can
-be read without what is before it. Where a segment is there in both forms, while it is being
-compressed, they hold the same and the plain one is read.
+A compressed segment is an ordinary gzip file of two members: everything but the last few KiB, then
+these. An extra field in the first header says where the second member begins, so that the closing
+record can be read alone. While a segment is being compressed both forms exist; they hold the same,
+and the plain one is read.
 """
 
 from __future__ import annotations

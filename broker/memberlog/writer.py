@@ -1,8 +1,8 @@
-"""Writing a member log: one buffer, one write for each flush, no fsync on the hot path.
+"""Writes a member log: one buffer, one write for each flush, no fsync on the hot path.
 
-A log that a crash cut short holds less, never something wrong, so it may lag behind the disk; at
-rotation and at the orderly end it is flushed.  Each incarnation of a member writes its own files;
-only a log that is opened again for the same incarnation is continued, after its torn tail was cut.
+A log that a crash cut short holds less, never something wrong, so it may lag behind the disk; it is
+flushed at rotation and at the orderly end. Each incarnation of a member writes its own files. Only
+a log reopened for the same incarnation is continued, after its torn tail was cut.
 """
 
 from __future__ import annotations

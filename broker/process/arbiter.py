@@ -1,9 +1,9 @@
-"""What an arbitrator decides, without sockets, disk and clock.  Pure.
+"""The decisions of an arbitrator, without sockets, disk and clock. Pure.
 
-Every epoch in which it sees a view activated it records who holds all that this view confirms, and
-only then reports it to the others (its mark is the epoch of its record); a promise it acknowledges
-when it is written and whoever may still reply in an older view has stopped (G7, G8).  See
-`vsync.quorum.voter_set` for what its vote is worth.
+In every epoch in which it sees a view activated it records which members hold everything this view
+confirms, and only then reports that to the others (its mark is the epoch of its record). It
+acknowledges a promise once the promise is written and members that may still reply in an older view
+have stopped (G7, G8). `vsync.quorum.voter_set` says what its vote is worth.
 """
 
 from __future__ import annotations

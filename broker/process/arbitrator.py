@@ -1,8 +1,8 @@
 """The arbitrator: a member that votes, remembers epochs, holds no data and serves no clients.
 
 It takes part in the ring and in the primary layer like any member, answers a state exchange with
-its record instead of a state, and drops what is ordered.  What it decides is in `arbiter`; here are
-its ring, its record's file and its process.
+its record instead of a state, and drops ordered messages. `arbiter` decides; this module has its
+ring, the file of its record and its process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What an arbitrator remembers: one small file, replaced as a whole, that an operator can read.
+"""The record of an arbitrator: one small file, replaced as a whole, that an operator can read.
 
     {"format": 1, "cluster_name": ..., "member": ..., "incarnation": ..., "cluster_id": ...,
      "promised_epoch": ..., "epoch": ..., "holders": [...], "voters": [...]}
 
-`epoch` and `holders` are the record that its vote rests on (`vsync.quorum.voter_set.EpochRecord`).
+`epoch` and `holders` are the record on which its vote rests (`vsync.quorum.voter_set.EpochRecord`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Stops a member that cannot join: the others have other settings, or refuse its key.
+"""Stops a member that cannot join, because the others have other settings or refuse its key.
 
-Only a member that starts gives up: one that was in no primary view since its start, is alone in its
-view, and, where two could both be meant, started later than the other.  Members that run go on.
+Only a starting member gives up: one that was in no primary view since its start, is alone in its
+view, and, where two members could both be meant, started later than the other. Running members
+continue.
 """
 
 from __future__ import annotations

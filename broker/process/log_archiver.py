@@ -1,7 +1,7 @@
-"""Sees that closed segments of the member log are compressed and dropped, by another process.
+"""Starts the process that compresses and drops closed segments of the member log.
 
-One at a time, started when a segment was closed and when the member starts; what it did is counted
-and logged. Whether it can be started or not, the member goes on: only space is at stake.
+One process at a time, started when a segment was closed and when the member starts; its work is
+counted and logged. If it cannot be started the member continues: only disk space is at stake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The management API of one member: its port, taken early, and what it shows, given later."""
+"""The management API of one member: its port is taken early, its content given later."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The shell of one member: a ring, a store, a log and clients, wired on one event loop.
 
-What the parts do, and in which order, is decided in `broker.replication`; this file builds them.
-Everything happens on the loop's thread except what touches a disk: commits (the store writer's
-thread), the member log (a thread of its own), state transfers (worker threads).  A turn of work
-applies items for at most `SLICE_S`, then hands what was applied to store and log, replies to what
-the log has, and lets the ring breathe: the token never waits for applying.
+`broker.replication` decides what the parts do, and in which order; this file builds them.
+Everything happens on the loop's thread except work that touches a disk: commits (the store writer's
+thread), the member log (its own thread), state transfers (worker threads). A turn of work applies
+items for at most `SLICE_S`, then hands the applied items to store and log, sends the replies that
+the log already has, and lets the ring run: the token never waits for applying.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a member is in its life, in the words of Qpid's cluster, and what it says of that.
+"""The state of a member in its life, in the words of Qpid's cluster, and its log lines about it.
 
-The state stands before each line of the member's log, `cluster(ID STATE)`, and each change is
-logged once.  A member without a majority names who is missing, what may be lost, and the command
-to type; with --cluster-cman it does not wait for the others but stops at once.
+The state stands in front of each line of the member's log, `cluster(ID STATE)`, and each change is
+logged once. A member without a majority names who is missing, what may be lost, and the command to
+type; with --cluster-cman it stops at once instead of waiting for the others.
 """
 
 from __future__ import annotations

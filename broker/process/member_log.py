@@ -1,4 +1,4 @@
-"""The member log of a running member: what records, what writes, what packs and drops."""
+"""The member log of a running member: its recorder, its writer, and its archiver."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""SIGHUP: the options are read again, on a thread, and what may change is put in force.
+"""SIGHUP: reads the options again, on a thread, and puts changeable ones in force.
 
-One line names what changed, one what needs a restart.  A file with a mistake changes nothing; a
-file of TLS or of users with one leaves these as they were.  An arbitrator, which serves no
-clients, takes what concerns its log.
+One log line names the changes, and one names those that need a restart. A faulty options file
+changes nothing; a faulty file of TLS or users leaves those settings as they were. An arbitrator,
+which serves no clients, takes only the settings of its log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Re-execution of a member's own store up to a position, beside the running member.
+"""Re-executes a member's own store up to a position, beside the running member.
 
-Runs on a worker thread, from the store alone; the machine in memory is not looked at.
+Runs on a worker thread, from the store alone; it does not look at the machine in memory.
 """
 
 from __future__ import annotations

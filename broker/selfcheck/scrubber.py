@@ -1,10 +1,10 @@
-"""The scrubbers: read again what is at rest, in memory and on disk, at a set pace.
+"""The scrubbers: re-read everything at rest, in memory and on disk, at a set pace.
 
 Decision: docs/decisions/0017-digests-are-voted-on.md.
 
-Votes and messages that leave check what is in use. What is not in use may be corrupted unnoticed
-until it is needed, and by then the other copies may be gone: so everything is read again, a little
-at a time.
+Digest votes, and the hashing of messages that leave, check data in use. Unused data may be
+corrupted unnoticed until it is needed, and by then the other copies may be gone. So everything is
+read again, a little at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The supervisor of a member's own failures: the shell around quarantine, split votes, scrubbing.
 
-It decides nothing about the history; it keeps evidence, re-executes this member's store when votes
-are split, and logs what happened in one sentence.
+It decides nothing about the history. It keeps evidence, re-executes this member's store when votes
+are split, and logs each event in one sentence.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What makes a member a service of its machine: its log, its manager's notices, SIGHUP."""
+"""A member as a service of its machine: its log, notices to the service manager, SIGHUP."""

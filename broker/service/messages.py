@@ -1,7 +1,7 @@
-"""The log of this process, written by a thread: to standard error, or to a file.
+"""The log of this process, written by a thread to standard error or to a file.
 
-Both may be on a disk that stands still, or end in a pipe that nobody reads; neither may hold the
-loop up in the middle of a turn.  A file is opened again at SIGHUP, after it was moved away.
+Both may be on a hanging disk, or end in a pipe that nobody reads; neither may hold the loop up in
+the middle of a turn. A file is reopened at SIGHUP, after it was moved away.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a service manager is told: ready, stopping, alive, and in which state (sd_notify).
+"""Notices to the service manager: ready, stopping, alive, and the state (sd_notify).
 
-The protocol is one datagram of `NAME=value` lines to the socket that `NOTIFY_SOCKET` names; without
-it nothing is sent.  Nothing here waits, and a manager that does not read is not waited for.
+The protocol is one datagram of `NAME=value` lines to the socket named by `NOTIFY_SOCKET`; without
+it nothing is sent. Nothing here waits, not even for a manager that does not read.
 """
 
 from __future__ import annotations

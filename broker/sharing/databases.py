@@ -1,8 +1,8 @@
 """Connections to the databases that may hold the lease of a shared store: PostgreSQL and SQLite.
 
-A statement is one transaction, and either answers within the patience or its connection is cut.
-Whatever a driver raises comes as `DatabaseTrouble`, and the next statement begins with a new
-connection: it is not known then whether the statement before had its effect.
+A statement is one transaction; if it does not answer within the time limit its connection is cut.
+Every exception of a driver comes as `DatabaseTrouble`, and the next statement begins with a new
+connection: it is then unknown whether the failed statement had its effect.
 """
 
 from __future__ import annotations

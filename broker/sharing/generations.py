@@ -1,18 +1,18 @@
-"""Generations of a shared store: each leader works in a data directory of its own.
+"""Generations of a shared store: each leader works in its own data directory.
 
     DIR/generation.000007        the data directory of the leader with token 7, complete
-    DIR/generation.000008.new    one that is being made of it
+    DIR/generation.000008.new    one that is being copied from it
 
-Two processes never write one file: a former leader that was stopped in the middle of a commit and
-goes on later writes into its own generation, which nobody reads any more.  A new leader copies the
-newest complete one.  That holds all that was ever confirmed: a leader confirms in a complete one
-only, and who makes one begins when no former leader can confirm any more.
+Two processes never write one file. A former leader that was stopped in the middle of a commit, and
+continues later, writes into its own generation, which nobody reads any more. A new leader copies
+the newest complete generation. That holds everything ever confirmed: a leader confirms only in a
+complete generation, and a copy begins only when no former leader can confirm any more.
 
-The store's files may be written while they are copied, by such a process.  LMDB leaves the pages of
-the last commit alone until the next but one is written, and each commit changes one of the first
-two pages, by a number that only rises: where these are the same before and after, the copy has all
-of the commit that they name.  The journal only grows until such a commit: where it is the same as
-well, it has what was confirmed behind that commit, and belongs to it.
+Such a process may write the store's files while they are copied. LMDB leaves the pages of the last
+commit alone until the next but one is written, and each commit changes one of the first two pages,
+by a number that only rises. If these are the same before and after the copy, the copy has all of
+the commit that they name. The journal only grows until such a commit. If it is unchanged as well,
+it has everything confirmed after that commit, and belongs to it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
-"""The lease on a shared store: who leads, as each contender concludes it from what it reads.  Pure.
+"""The lease on a shared store: each contender concludes who leads from what it reads. Pure.
 
-Each term of leadership has a *token*, one more than the one before, which two contenders never both
-get (`claimed`).  The holder writes its record again and again, with a count that rises.  A
-contender that has seen no change of the newest record for the time that the record says, and a
-share of `SLACK` more, claims the next token.  The holder acts only for `lease_ms` after the
-*beginning* of a renewal behind which it has seen no later token.  No clock is compared with
-another one, and no time on a disk is read: each goes by its own clock, which counts time in which
-the machine slept.
+Each term of leadership has a *token*, one higher than the one before, which two contenders never
+both get (`claimed`). The holder keeps rewriting its record, with a rising count. A contender that
+has seen the newest record unchanged for the time that the record states, plus a share of `SLACK`,
+claims the next token. The holder acts only for `lease_ms` after the *beginning* of a renewal behind
+which it has seen no later token. No clock is compared with another one, and no time on a disk is
+read: each member uses its own clock, which also counts time in which the machine slept.
 
 Reading and claiming are two steps, and a contender may be stopped between them for any time, in
-which the holder renewed its lease.  Therefore it reads the former record again *after* it has
-claimed.  A renewal that it does not see there ends after the claim, so its holder sees the later
-token and does not act on it.  One that it does see may be valid: then it waits until that lease is
-over, too, before it leads.
+which the holder may renew its lease. Therefore it reads the former record again *after* it has
+claimed. A renewal that it does not see there ends after the claim, so its holder sees the later
+token and does not act on it. A renewal that it does see may be valid: then the contender waits
+until that lease is over, too, before it leads.
 
 Invariant: at most one contender `holds` at any time, if no two clocks differ by more than `SLACK`
-in rate.  Decision: docs/decisions/0072-a-shared-store-is-led-by-token.md.
+in rate. Decision: docs/decisions/0072-a-shared-store-is-led-by-token.md.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The lease of a shared store as a row of a database: who leads, its token, and until when.
 
-Each claim and each renewal is one conditional UPDATE.  A claim takes the row only as it was read,
-so that no renewal can have come between (`lease.Contender` waits for such a one with files); and
-only when the lease is over by the clock of the database, or was given up.  A renewal changes the
-row of its own token and holder only, so one that arrives late changes nothing.
+Each claim and each renewal is one conditional UPDATE. A claim takes the row only if it is as it was
+read, so that no renewal can have come between (with files `lease.Contender` waits for such a
+renewal), and only when the lease is over by the database's clock, or was given up. A renewal
+changes only the row of its own token and holder, so a late one changes nothing.
 
-The clock of the database alone decides nothing either: it may be set.  Put forward, it does not
-end a lease, as the contender has seen no renewal for the lease and a fifth, too; put back, it
-keeps no lease alive, as then the row is newer than the clock.
+The database's clock alone decides nothing either, because it may be set. Set forward, it does not
+end a lease: the contender must also have seen no renewal for the lease and a fifth. Set back, it
+keeps no lease alive: the row is then newer than the clock.
 
-The row is the store's by a number drawn at random, which the file `lease.database` in the store's
-directory names.  Another database, or one that has lost the row, is found out by it.
+A random number identifies the row of a store; the file `lease.database` in the store's directory
+holds it. It reveals another database, or one that has lost the row.
 Decision: docs/decisions/0075-a-lease-may-be-a-row-of-a-database.md.
 """
 

@@ -1,9 +1,10 @@
 """Leases as files of a directory: lease.000007 is the record of token 7.
 
-A token is taken by link(2): the file appears whole, and only once.  Its holder writes it in place,
-durably.  The newest token is the highest number of a listing; a file of a lower one is never
-looked at but by its own holder and by who took the next one.  On a network file system this needs
-attributes and names that are not cached (docs/operations/shared-store.md names the mount options).
+A token is taken by link(2): the file appears whole, and only once. Its holder then writes it in
+place, durably. The newest token is the highest number in a listing; a file with a lower number is
+read only by its own holder and by the contender that took the next one. On a network file system
+this needs attributes and names that are not cached (docs/operations/shared-store.md names the mount
+options).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The thread of a contender: it reads, claims and renews, whatever the event loop does.
+"""The thread of a contender: reads, claims and renews, whatever the event loop does.
 
-A busy loop does not keep it from renewing; a loop that hangs does (`Contender.renewal`), as nobody
-else could serve then.  What happens is told to the loop in the order in which it happened.
+A busy loop does not stop it from renewing; a hanging loop does (`Contender.renewal`), because no
+other broker could serve then. The loop gets all events in the order in which they happened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the leases of a shared store are written, whether as files or in a database.
+"""Where the leases of a shared store are written: as files or in a database.
 
-What is the same for both: the directory of the generations, and that no number is ever given
-twice, as the newest token is the highest number of any lease and of any generation.
+Common to both: the directory of the generations, and the rule that no number is ever given twice,
+because the newest token is the highest number of any lease and of any generation.
 """
 
 from __future__ import annotations

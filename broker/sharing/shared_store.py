@@ -1,9 +1,9 @@
-"""The part of a broker that waits to lead a shared store, and then keeps the lease on it.
+"""Waits to lead a shared store, and then keeps the lease on it.
 
-A broker that does not lead has taken its ports, where nobody listens yet: clients are refused and
-go to the next address of their list.  When it leads, it is started over a data directory of its
-own in the shared one (`broker/sharing/generations.py`), as any other broker is over its own.  One
-that has lost the lease ends with a code of its own; started again, it waits.
+A broker that does not lead has taken its ports without listening: clients are refused and go to the
+next address of their list. When it leads, it starts on its own data directory within the shared one
+(`broker/sharing/generations.py`), as any other broker does on its own. A broker that has lost the
+lease ends with a separate exit code; started again, it waits.
 Decision: docs/decisions/0072-a-shared-store-is-led-by-token.md.
 """
 

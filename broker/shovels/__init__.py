@@ -1,1 +1,1 @@
-"""Shovels and links of federation, which move messages between here and other brokers."""
+"""Shovels and federation links, which move messages between this cluster and other brokers."""

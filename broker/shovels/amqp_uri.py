@@ -1,9 +1,9 @@
-"""AMQP URIs of a shovel's ends, as RabbitMQ writes them: `amqp://USER:PASSWORD@HOST:PORT/VHOST?...`.
+"""AMQP URIs of a shovel's ends, in RabbitMQ's form: `amqp://USER:PASSWORD@HOST:PORT/VHOST?...`.
 
-Without a host it is this cluster: `amqp://` in the shovel's own virtual host, `amqp:///VHOST` in
-another one, and as another user than the cluster itself with `amqp://USER@/VHOST`.  No text of an
-error quotes anything of it, as what is wrong may be a part of the password, and `obfuscated` is
-what lists and logs show.
+Without a host the URI means this cluster: `amqp://` the shovel's own virtual host, `amqp:///VHOST`
+another one, and `amqp://USER@/VHOST` another user than the cluster itself. Error texts quote
+nothing of a URI, because the faulty part may be part of the password; lists and logs show it
+`obfuscated`.
 """
 
 from __future__ import annotations

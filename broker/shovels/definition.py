@@ -1,8 +1,8 @@
-"""What a shovel is to do: the value of a parameter of the component `shovel`, read and validated.
+"""The definition of a shovel: the value of a parameter of the component `shovel`, validated.
 
-The keys are those of RabbitMQ's dynamic shovels, with their older names where those had none of
-`src-` and `dest-`.  A key that is not known is refused, as one that is ignored would let an
-operator believe in it.  What is wrong is told in one sentence, which holds no password.
+The keys are those of RabbitMQ's dynamic shovels, including older names without `src-` and `dest-`.
+An unknown key is refused, because an operator would believe in a key that is silently ignored. Each
+fault is one sentence, which holds no password.
 """
 
 from __future__ import annotations

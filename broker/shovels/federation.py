@@ -1,13 +1,13 @@
-"""Which links of federation there are by the replicated state, and what each has to know of it.
+"""Which federation links exist by the replicated state, and what each has to know of it.
 
-A link is there for each exchange or queue on which a policy with `federation-upstream` or
-`federation-upstream-set` is in force, and each upstream that this names.  What is bound to a
-federated exchange, and whether a federated queue has a consumer that waits, is told to the
-process that runs the link, as lines of JSON: all of it at its begin, then what changed.
+There is one link for each exchange or queue with a policy in force that sets `federation-upstream`
+or `federation-upstream-set`, and for each upstream that this names. The process that runs a link is
+told the bindings of a federated exchange, and whether a federated queue has a waiting consumer, as
+lines of JSON: everything at its begin, then the changes.
 
     {"bind": [["orders.#", "AAAAAA=="]], "unbind": []}      keys, and arguments as AMQP tables
     {"wanted": 1000}                                        how many of the upstream's queue at once
-    {"ends": true}                                          the link is there no more
+    {"ends": true}                                          the link no longer exists
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
-"""Tells clients what is in a queue, held or not, and what has left it: the source's side of a copy.
+"""Tells clients which messages a queue holds, and which have left it: the source's side of a copy.
 
 A consumer with the argument `x-queue-follow` takes nothing, and the machine knows nothing of it.
-Its member compares, some times a second, the places of all messages that are in the queue, waiting
-or unacknowledged, with those that the client knows of, and tells the difference once it is durable:
+Several times a second its member compares the places of all messages in the queue, waiting or
+unacknowledged, with those that the client knows, and sends the difference once it is durable:
 
     a message                 x-queue-id, x-queue-sequence: its place; in the order of places
     x-queue-follow: begin     x-queue-id, and in x-queue-count how many messages there are
     x-queue-follow: gone      places in x-queue-places that have left: settled, expired, dropped
-    x-queue-follow: level     all is told that was there at one moment
+    x-queue-follow: level     everything was sent that was there at one moment
 
-Who follows a member that has not served for `AWAY_S` is sent away (320), and finds another one.
+A client that follows at a member that has not served for `AWAY_S` is closed (320), and finds
+another member.
 
 The value of the argument is what the client knows already: an id and places, `ID 0-99,120`, or
-nothing.  With another id it knows nothing: that was another queue of this name.  What is known and
-gone at the begin is told when all the rest is, as after a cold start of its cluster what a queue
-holds has new places: whoever copies first and removes then loses nothing.
+nothing. With another id it knows nothing: that was another queue of this name. Places that it knows
+and that are gone at the begin are sent after everything else, because after a cold start of its
+cluster a queue's messages have new places: a client that copies first and removes then loses
+nothing.
 Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
 """
 

@@ -1,12 +1,13 @@
-"""When a shovel that comes to this member may begin: not while an attempt of it still runs.
+"""When a shovel that comes to this member may begin: only after its former attempt has ended.
 
-An attempt that is stopped in order keeps what it has taken from the source until it is confirmed.
-One that began meanwhile would take later messages first.  So the next one here waits for the end of
-the process, and until what that held is back in the queue: the close of its connection is ordered
-like all else.  And a member that begins to serve asks all others, which answer for those shovels
-that are the asker's by their state, too, and of which nothing is left there.  Who gives no answer
-for `HANDOVER_S` has ended its attempt by then: it kills what does not end, and if it cannot do
-even that it is no member any more, and its ends at this cluster are closed.
+An attempt that is stopped in order keeps the messages it took from the source until they are
+confirmed. An attempt that began meanwhile would take later messages first. So the next attempt on
+this member waits until the process has ended and its messages are back in the queue: the close of
+its connection is ordered like everything else. A member that begins to serve also asks all others.
+Each answers for those shovels that are the asker's by the answerer's state, too, and of which
+nothing is left there. A member that gives no answer for `HANDOVER_S` has ended its attempt by then:
+it kills what does not end, and if it cannot do even that it is no longer a member, and its ends at
+this cluster are closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ranges of places in a queue: first and last of each, ascending, none touching the next.
 
-What waits in a queue is nearly all one range, however long it is.
+However long a queue is, its waiting messages are nearly always one range.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Queues that are kept the same as ones of brokers outside the cluster: parameters that name them.
+"""Queue replicas: queues kept the same as queues of brokers outside the cluster.
 
-A parameter `queue-replica/NAME` makes the queue NAME hold what a queue elsewhere holds, waiting or
-unacknowledged, until the parameter is deleted: then it is a queue like any other.  Who runs the
-copying is found as for shovels, and so are its attempts; what they do is in `tools/shovel/copier`.
+A parameter `queue-replica/NAME` makes the queue NAME hold the messages of a queue elsewhere,
+waiting or unacknowledged, until the parameter is deleted: then it is an ordinary queue. The member
+that copies, and its attempts, are chosen as for shovels; `tools/shovel/copier` does the copying.
 Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
 """
 

@@ -1,13 +1,13 @@
-"""Which member runs a shovel or a link, what it does there, and what members tell one another.
+"""Which member runs a shovel or a link, its status there, and what members tell one another.
 
-Who runs it follows from what all members know: of those that have a session and the state, each
-shovel has a ranking of its own by a hash, and the first runs it.  A member that leaves gives its
-shovels to several others; one that comes gets its share when it has the state, and no other shovel
-moves.  A session ends with the activation of a view without its member, before anything else of
-that view is applied.
+The running member follows from what all members know. For each shovel a hash ranks the members that
+have a session and the state, and the first one runs it. A member that leaves gives its shovels to
+several others; one that comes gets its share when it has the state, and no other shovel moves. A
+session ends with the activation of a view without its member, before anything else of that view is
+applied.
 
-The states are RabbitMQ's.  Members tell in datagrams beside the order, as figures do: one that is
-lost is followed by the next, and what was not repeated for a while is not shown any more.
+The states are RabbitMQ's. Members report in datagrams beside the order, as figures do: a lost
+datagram is followed by the next, and a status that was not repeated for a while is no longer shown.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The shovels and links of federation that this member runs: begun, watched, begun again, ended.
+"""The shovels and federation links of this member: started, watched, restarted, ended.
 
-`wake` compares what the replicated state says with what runs here, a few times a second: it begins
-what is this member's and ends what is not any more, at once where the member does not serve.  It
-knows no process, clock or socket; each attempt of a shovel is made by `Begin` and reports events:
+`wake` compares the replicated state with the running attempts, a few times a second. It begins the
+shovels that are this member's and ends those that no longer are, at once where the member does not
+serve. It knows no process, clock or socket; `Begin` makes each attempt, which reports events:
 
     {"event": "running"}                            both ends are open, messages move
     {"event": "moved", "count": 12}                 so many more were taken by the destination
     {"event": "blocked", "why": "..."}              it takes nothing now; empty: it does again
     {"event": "ended", "why": "...", "done": false, "doubtful": {"QUEUE-ID": 118}}
 
-`doubtful` are messages whose numbers the destination has answered for good: their next attempt
-sends them without a number (docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md).
+`doubtful` are messages whose numbers the destination has answered for good: the next attempt sends
+them without a number (docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Upstreams of federation: the parameters that name brokers to link to, and what comes of a link.
+"""Upstreams of federation: the parameters that name brokers to link to, and the resulting links.
 
-`federation-upstream` names a broker and how it is linked, `federation-upstream-set` several of
-them, each of which may say otherwise for its set.  The keys are RabbitMQ's; one that is not known
-is refused, as one that is ignored would let an operator believe in it.
+`federation-upstream` names a broker and how it is linked. `federation-upstream-set` names several
+of them, each with settings of its own for the set if needed. The keys are RabbitMQ's; an unknown
+key is refused, because an operator would believe in a key that is silently ignored.
 """
 
 from __future__ import annotations

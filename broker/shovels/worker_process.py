@@ -1,12 +1,12 @@
-"""One attempt of a shovel as a process of its own, and its ends at this cluster.
+"""One attempt of a shovel as a separate process, and its ends at this cluster.
 
 The process gets one line of JSON on its standard input, which stays open for as long as it is to
-run: it ends in order when that is closed, be it because this member died.  It answers with lines of
-JSON, the events of `broker.shovels.supervisor`.  An end at this cluster is one of a pair of sockets
-that it inherits: on the other one the member serves it like any client, let in already.
+run. It ends in order when that is closed, even because this member died. It answers with lines of
+JSON, the events of `broker.shovels.supervisor`. An end at this cluster is one of a pair of sockets
+that it inherits: the member serves the other one like any client, already logged in.
 
-Nothing of another broker's is read by the member itself: a peer that is slow, hostile or does not
-answer costs a process.
+The member itself reads nothing of another broker's: a slow, hostile or silent peer costs only a
+process.
 Decision: docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md.
 """
 

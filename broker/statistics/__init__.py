@@ -1,1 +1,1 @@
-"""Counts, rates and metrics of a running cluster, from what each member has counted anyway."""
+"""Counts, rates and metrics of a running cluster, from counts that each member keeps anyway."""

@@ -1,4 +1,4 @@
-"""The pages of the metrics over HTTP, whatever port they are asked for at.
+"""The metrics pages over HTTP, on whatever port they are requested.
 
 A page is made on the member's loop, a slice at a time: with a hundred thousand queues a scrape of
 each takes seconds, and the token does not wait for it.

@@ -1,4 +1,4 @@
-"""What each member measures of itself: the closed list, with what each figure means.
+"""Each member's measurements of itself: the closed list, with the meaning of each figure.
 
 A figure that only grows ends in `_total`; it counts from the start of the member's process.
 """

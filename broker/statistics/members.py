@@ -1,10 +1,10 @@
-"""What members tell one another of themselves, in datagrams outside the order.
+"""What members tell one another about themselves, in datagrams outside the order.
 
-Each member sends its figures every few seconds, and the bytes of those of its connections on which
-something moved.  Who its clients are (product, encryption, certificate) and how their channels are
-set (confirms, prefetch) it tells as that changes, and once in a while.
-A datagram may be lost: the next one says it again, and figures that were not repeated for a while
-are not shown any more.
+Each member sends its figures every few seconds, with the byte counts of those of its connections on
+which something moved. Facts about its clients (product, encryption, certificate), and the settings
+of their channels (confirms, prefetch), are sent when they change, and now and then. A datagram may
+be lost: the next one repeats it, and figures that were not repeated for a while are no longer
+shown.
 """
 
 from __future__ import annotations

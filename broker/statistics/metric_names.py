@@ -1,6 +1,6 @@
-"""Which metrics there are: their names, meanings, and of what each is read.
+"""The list of metrics: names, meanings, and the source of each.
 
-The names are those that RabbitMQ's dashboards ask for, and our own.
+The names are those that RabbitMQ's dashboards query, and this broker's own.
 docs/reference/metrics.md lists them all; `python -m tests.metrics_page --write` renews it.
 """
 

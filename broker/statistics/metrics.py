@@ -1,7 +1,7 @@
-"""The pages of metrics of one member; which there are stands in `metric_names`.
+"""The metrics pages of one member; `metric_names` lists the metrics.
 
-What all members know is reported by one of them (`Statistics.home`), so that sums over members are
-right; what counts events counts those of this member's clients and never goes back.
+Facts that all members know are reported by one of them (`Statistics.home`), so that sums over
+members are right. Counts of events count those of this member's clients, and never go back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Queues that somebody should look at: how many there are, and the worst few of them.
+"""Queues that deserve attention: how many there are, and the worst few of them.
 
-They are noted in the sweep over all queues (broker/statistics/sampler.py), so what a hundred
-thousand of them cost is a comparison each.
+They are noted in the sweep over all queues (broker/statistics/sampler.py), so a hundred thousand
+queues cost one comparison each.
 """
 
 from __future__ import annotations

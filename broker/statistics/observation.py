@@ -1,4 +1,4 @@
-"""What a member measures of itself, and the timer on which its statistics go on."""
+"""A member's measurements of itself, and the timer that drives its statistics."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Rates of what the machine counts: a sweep over all tallies, about once a second, in slices.
+"""Rates of the machine's counts: a sweep over all tallies, about once a second, in slices.
 
-A sweep reads each tally once.  What changed since the sweep before gets a track, which lives while
-there is something to tell: an object at rest costs a comparison, and no memory beyond its last
-sample.  With very many objects a sweep takes longer than its period, never more of the loop: its
-rates are then those of a longer window.
+A sweep reads each tally once. A tally that changed since the previous sweep gets a track, which
+lives while there is something to report: an object at rest costs a comparison, and no memory beyond
+its last sample. With very many objects a sweep takes longer than its period, but never more of the
+loop: its rates are then those of a longer window.
 
-Pure: time, and when to pause, are handed in.
+Pure: times and pauses are handed in.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How samples are asked for, chosen and shown beside a rate: of cluster, objects and members.
+"""Requests for samples, and their selection and display beside a rate: cluster, objects, members.
 
-A row is what was counted at one time; rows are handed in newest first, as they are shown.
+A row holds the counts at one time; rows are handed in newest first, as they are shown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Statistics of a cluster as RabbitMQ's management API shows them, made at any member.
+"""Statistics of a cluster as RabbitMQ's management API shows them, available at any member.
 
 Every member applies every command, so each one knows all queues, exchanges, channels and totals,
-and answers alike.  What only a member itself can know (memory, disk, its ring, bytes of its
-clients) it tells the others in a datagram every few seconds; what is missing was not heard.
+and answers alike. Facts that only a member itself knows (memory, disk, its ring, bytes of its
+clients) it sends to the others in a datagram every few seconds; missing ones were not received.
 
     statistics.queue(queue)             "message_stats", "messages_details" ... of one queue
     statistics.exchange(exchange)       "message_stats" with publish_in and publish_out
@@ -13,10 +13,10 @@ clients) it tells the others in a datagram every few seconds; what is missing wa
     statistics.overview()               "message_stats", "queue_totals", "churn_rates"
     statistics.node(name)               "mem_used", "disk_free", "fd_used", "uptime", "qpidd" ...
 
-Each returns a new dict that a reply can be updated with; a key is absent where there is nothing to
-tell.  A rate is `{"rate": a second, lately, "avg_rate": a second, over a minute}`; with `Spans`,
-which all but `user` take, the samples of this time are beside it.  None of them takes longer than
-the object has consumers.
+Each returns a new dict, with which a reply can be updated; a key without a value is absent. A rate
+is `{"rate": a second, lately, "avg_rate": a second, over a minute}`; with `Spans`, which all but
+`user` take, the samples of this time are beside it. None of them takes longer than the object has
+consumers.
 Decisions: docs/decisions/0033-every-member-counts-and-reports-its-share.md,
 docs/decisions/0141-samples-of-one-object.md.
 """

@@ -1,1 +1,1 @@
-"""What a member does because time passes: its clock, and other duties (pure)."""
+"""Actions that a member takes as time passes: its clock, and other duties (pure)."""

@@ -1,9 +1,8 @@
-"""Consumers that hold a message for too long lose their channel, as with RabbitMQ.
+"""Consumers that hold a message for too long lose their channel, as in RabbitMQ.
 
-Whose clients they are decides: how long a delivery has been on its way is what passed at this
-member, and what is ordered is the end of the channel
-(docs/decisions/0016-decide-once-at-the-origin.md).  A time in which this member does not serve does
-not count, as nobody could acknowledge.
+The member of the client decides. How long a delivery has been out is the time that passed at this
+member; only the end of the channel is ordered (docs/decisions/0016-decide-once-at-the-origin.md).
+Time in which this member does not serve does not count, because nobody could acknowledge then.
 """
 
 from __future__ import annotations

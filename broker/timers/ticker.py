@@ -1,13 +1,13 @@
-"""This member's clock: how far the machine's time has gone by it, sent as ticks.  Pure.
+"""This member's clock: how far the machine's time has advanced by it, sent as ticks. Pure.
 
-The clock goes on as this process's time does.  It is set back to the horizon from which what was
-applied counts (`broker/machine/clock/horizons.py`), so that nothing expires early; and each tick
-moves the horizon so far ahead that this costs no time: to where the clock will be when what is
-submitted next is applied.
+The clock advances with this process's time. It is set back to the horizon from which applied
+commands count (`broker/machine/clock/horizons.py`), so that nothing expires early. Each tick moves
+the horizon far enough ahead that this costs no time: to where the clock will be when the next
+submission is applied.
 
-Ticks are sent when something is due, so that it goes at once; twice a second, at the same times of
-the machine at all members, while something will be; and before what this member's clients sent,
-if it would come to a horizon that is behind.
+Ticks are sent when something is due, so that it goes at once; twice a second while something will
+be due, at the same times of the machine at all members; and before this member's clients' commands,
+if these would meet a horizon that is behind.
 Decision: docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md.
 """
 

@@ -1,4 +1,4 @@
-"""What a member does because time passes.  Pure: the time is given."""
+"""All periodic duties of a member. Pure: the time is given."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a member watches of its own machine: clocks, disk, pauses, and its lease."""
+"""A member's watch over its own machine: clocks, disk, pauses, and its lease."""

@@ -1,12 +1,11 @@
-"""How far the members' clocks are apart: who may not join, and whom an operator should look after.
+"""Clock skew between members: which may not join, and which an operator should look after.
 
-Members ask each other for the time by datagrams, as NTP does: half of the round trip is taken off,
-and a slow round trip is ignored.  This needs no order and no ring, so it works in an idle cluster
-and in a member that is no part of the primary view yet.  A member that starts with a clock that is
-off by more than the bound is refused, by itself, before it promises or receives anything.  A member
-that drifts off later goes on, as the machine's time depends on no date
-(`machine/clock/cluster_time.py`); it is named in the log, in a counter and in every member's status
-until its clock is right again.
+Members ask each other for the time by datagrams, as NTP does: half of the round trip is subtracted,
+and a slow round trip is ignored. This needs no order and no ring, so it works in an idle cluster,
+and in a member that is in no primary view yet. A member that starts with a clock off by more than
+the bound refuses itself, before it promises or receives anything. A member that drifts off later
+continues, because the machine's time depends on no date (`machine/clock/cluster_time.py`); the log,
+a counter and every member's status name it until its clock is right again.
 
 Pure: clocks and sending are handed in.
 """

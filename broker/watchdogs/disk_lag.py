@@ -1,15 +1,14 @@
-"""A disk that lags: it throttles the ring, then its member leaves.
+"""Disk lag: a slow disk first throttles the ring, then its member leaves.
 
-Whatever was applied and is not durable yet is held in memory.  Beyond a first bound the member
-keeps each token for a moment, so that all members send less and all publishers wait a little; the
-further behind, the longer.  Beyond the last bound it leaves, and the others go on at their speed.
-Where they do not, because no majority (of a pair: the other one) has anything durable either, a
-member that is late waits with them: a storage system that stands still for a minute must not end a
-whole cluster.
+Everything applied but not durable yet is held in memory. Beyond a first bound the member holds each
+token for a moment, so that all members send less and all publishers wait a little; the further
+behind, the longer. Beyond the last bound it leaves, and the others continue at their speed. Where
+they cannot, because no majority (of a pair: not the other one) has anything durable either, a late
+member waits with them: a storage system that hangs for a minute must not end a whole cluster.
 
-A disk that does not give back messages that wait there is late, too: what needs them cannot be
-applied, nor what is ordered behind it.  It is told apart, as such a disk may take all that it is
-given; a broker that is alone waits for it and says so.
+A disk that does not return messages stored on it is late, too: commands that need them cannot be
+applied, nor anything ordered behind. This is distinguished, because such a disk may accept all
+writes; a broker that is alone waits for it and says so.
 
 Pure: the lag and the time are handed in.
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.

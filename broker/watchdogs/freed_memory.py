@@ -1,12 +1,11 @@
-"""Memory that was freed goes back to the system, in steps that nobody notices.
+"""Returns freed memory to the system, in steps too small to notice.
 
-After a purge, a drain or a state transfer hundreds of megabytes are free, but stay with the
-process: the C library keeps what lies between pieces in use (`malloc_trim` gives it back). To give
-back a gigabyte at once takes a third of a second on a loaded machine, and whoever allocates
-meanwhile waits. So what was purged is freed in slices, each given back before the next one; and now
-and then what else became free is, less often while that yields nothing. Soon after work is over all
-is given back. All threads share one heap (`share_one_heap`): each would have one with holes of its
-own.
+After a purge, a drain or a state transfer hundreds of megabytes are free but stay with the process:
+the C library keeps gaps between pieces in use (`malloc_trim` returns them). Returning a gigabyte at
+once takes a third of a second on a loaded machine, and every thread that allocates meanwhile waits.
+So purged content is freed in slices, each returned before the next; other freed memory is returned
+now and then, less often while that yields nothing. Soon after work is over everything is returned.
+All threads share one heap (`share_one_heap`); otherwise each would have one with its own holes.
 """
 
 from __future__ import annotations

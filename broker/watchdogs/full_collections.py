@@ -1,9 +1,10 @@
-"""Full garbage collections that stay short, however much a member holds.
+"""Keeps full garbage collections short, however much a member holds.
 
 A full collection of the interpreter looks at every object that may be part of a cycle: with 100,000
 queues it takes half a second, in which the member answers nobody and passes no token on. Nearly all
-of these objects live long, and go by their count of references. So what a collection that took long
-has found alive is put aside (`gc.freeze`), and the next ones look only at what came since.
+of these objects live long, and are freed by their reference counts. So the objects that a long
+collection has found alive are put aside (`gc.freeze`), and later collections look only at newer
+ones.
 Decision: docs/decisions/0105-full-collections-stay-short.md.
 """
 

@@ -1,4 +1,4 @@
-"""What came late in the last ten minutes: how often, how long, since when, and for what cause.
+"""Late events of the last ten minutes: how often, how long, since when, and for what cause.
 
 Pure: all times are handed in, in seconds.
 """

@@ -1,11 +1,11 @@
 """Notices that this process stood still, and finds the likely cause.
 
-A member that stands still for longer than its lease silences all the others, and for longer than
-the token timeout it is left out.  The loop is looked at from a timer: when that comes late, the
-process was doing something else, or nothing.  No file is read or written on the loop's thread, so
-a slow disk is no cause, but for memory that was paged out and has to be read back.  How much
-processor time the thread got meanwhile, and how many such pages it waited for, separates three
-causes: its own work, missing memory, and processors (or a whole machine) given to somebody else.
+A member that stands still for longer than its lease silences all the others; after the token
+timeout it is left out. A timer watches the loop: when it comes late, the process was doing
+something else, or nothing. No file is read or written on the loop's thread, so a slow disk is no
+cause, except for memory that was paged out and must be read back. The processor time that the
+thread got meanwhile, and the number of such pages it waited for, separate three causes: its own
+work, missing memory, and processors (or a whole machine) given to others.
 
 Pure: all times are handed in, in seconds, and so are the counts.
 """

@@ -1,6 +1,6 @@
-"""Whether this member may act on its view at this moment, and when others may in its place.
+"""Whether this member may act on its view now, and when others may act in its place.
 
-A reader of clocks around the ring's lease (`vsync/totem/ordering/lease.py`, which says why this is
+It reads clocks for the ring's lease (`vsync/totem/ordering/lease.py`, which says why this is
 enough).
 """
 

@@ -1,8 +1,8 @@
-"""Free disk and memory of one member against their limits, and the alarms that it has ordered.
+"""Free disk and memory of one member against their limits, and the alarms it has ordered.
 
-What is below its limit is said once in each session (`Alarm`), as a new session begins without
-alarms; it is said to be over when there is a tenth more than the limit. What follows from an alarm
-is decided where it is applied, at all members alike.  Pure: readings and time are handed in.
+A resource below its limit is reported once per session (`Alarm`), because a new session begins
+without alarms; it is reported as over when there is a tenth more than the limit. The consequences
+are decided where the alarm is applied, at all members alike. Pure: readings and time are handed in.
 Decision: docs/decisions/0022-alarms-are-ordered.md.
 """
 

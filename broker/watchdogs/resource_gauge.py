@@ -1,12 +1,12 @@
-"""Reads free disk, the store's sizes and memory of this process, on a thread of its own.
+"""Reads free disk, the store's sizes and memory of this process, on its own thread.
 
-A file system that hangs holds its reader, and must not hold the loop. Memory is counted against
-the control group of the process where that allows less than the machine has.
+A hanging file system holds its reader, and must not hold the loop. Memory is measured against the
+control group of the process where that allows less than the machine has.
 
-What counts is memory that holds something. The interpreter takes memory for objects of up to 512
-bytes in arenas of a megabyte, and gives one back only when nothing is left in it. After a million
-small messages were purged, one old number in each arena keeps nearly all of them; the next messages
-go there. Only the interpreter knows how much that is: it says so in a report for developers.
+Only memory that holds something counts. The interpreter allocates objects of up to 512 bytes in
+arenas of a megabyte, and frees an arena only when nothing is left in it. After a million small
+messages were purged, one old number in each arena keeps nearly all of them; the next messages reuse
+the space. Only the interpreter knows how much that is: it says so in a report for developers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The watchdogs of one member: clocks, disk lag, pauses, a loop that hangs, space and memory.
+"""The watchdogs of one member: clocks, disk lag, pauses, a hanging loop, space and memory.
 
-Logs an alarm when it begins and when it ends, stops the member where it must, and keeps a member
-that starts from promising or fetching anything before its clock is known to be right.
+They log an alarm when it begins and when it ends, stop the member where they must, and keep a
+starting member from promising or fetching anything before its clock is known to be right.
 """
 
 from __future__ import annotations

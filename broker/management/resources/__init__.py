@@ -1,1 +1,1 @@
-"""What the API shows and changes: a module for each kind of thing."""
+"""The resources that the API shows and changes, one module for each kind."""

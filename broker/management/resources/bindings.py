@@ -1,7 +1,7 @@
 """Bindings over HTTP: between an exchange and a queue, or another exchange.
 
-A binding has no name.  Its `properties_key` is made of its routing key and a hash of its arguments,
-and stands in for one.
+A binding has no name. Its `properties_key`, made of its routing key and a hash of its arguments,
+stands in for one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connections, channels and consumers of all members over HTTP.
 
-Who is connected where is replicated; what only the client's own member knows (its product, its
-encryption, since when) that one tells the others once in a while.
+The list of connections is replicated. Facts that only the client's own member knows (its product,
+its encryption, since when) reach the others from that member now and then.
 """
 
 from __future__ import annotations

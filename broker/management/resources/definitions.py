@@ -1,7 +1,7 @@
-"""What operators define, over HTTP: virtual hosts, users, permissions, policies, limits.
+"""Operator definitions over HTTP: virtual hosts, users, permissions, policies, limits.
 
-Each change is one ordered command (`broker/admin/definitions.py`); what is listed is the replicated
-state.  The kinds differ in how they are named and shown, so they stand in a table.
+Each change is one ordered command (`broker/admin/definitions.py`); lists show the replicated state.
+The kinds differ in how they are named and shown, so a table describes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Links of federation over HTTP: what they do, at whatever member; begun anew.
+"""Federation links over HTTP: their status, at whatever member, and their restart.
 
 They come from policies (`federation-upstream`, `federation-upstream-set`) and parameters of the
 components `federation-upstream` and `federation-upstream-set`.

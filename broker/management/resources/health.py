@@ -1,8 +1,8 @@
-"""Health checks over HTTP: 200 when it is well, 503 with a reason when it is not.
+"""Health checks over HTTP: 200 when healthy, otherwise 503 with a reason.
 
-Alive, ready and safe to stop are different questions with a path each.  The two that an
-orchestrator asks need no login, as a member that is still joining knows no users, and say nothing
-but yes or no to strangers.
+Alive, ready and safe to stop are different questions, each with its own path. The two that an
+orchestrator asks need no login, because a member that is still joining knows no users; strangers
+get only yes or no.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Messages over HTTP: publish one, look at some, and whether a member moves any at all.
+"""Messages over HTTP: publish one, look at some, and check that a member moves messages at all.
 
-For people and checks, not for programs that move many: each call is a connection of its own.
+For people and checks, not for programs that move many: each call opens its own connection.
 """
 
 from __future__ import annotations

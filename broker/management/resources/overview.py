@@ -1,4 +1,4 @@
-"""The cluster, its members and whoever asks: what a page begins with."""
+"""The cluster, its members and the current user: the first data of a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shovels over HTTP: what they do, at whatever member; begun anew and deleted.
+"""Shovels over HTTP: their status, at whatever member, their restart and deletion.
 
 They are defined as parameters of the component `shovel` (`/api/parameters/shovel/VHOST/NAME`).
 """

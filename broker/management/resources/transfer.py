@@ -1,8 +1,8 @@
-"""Definitions as a whole: everything but messages, out as one JSON document and in again.
+"""Export and import of all definitions (everything but messages) as one JSON document.
 
-What comes in is merged: what is there of queues, exchanges and bindings stays as it is, what
-operators define is brought in line.  An error ends it, and what came before stays done.  Whoever
-may bring in users and permissions needs none for what is declared.
+An import merges: existing queues, exchanges and bindings stay as they are, operator definitions are
+updated. An error ends it, and earlier changes stay. A user who may import users and permissions
+needs no permission for the declarations.
 """
 
 from __future__ import annotations
