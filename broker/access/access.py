@@ -32,20 +32,20 @@ from broker.machine.state import FAILOVER, Held, State
 LOOPBACK_USERS = frozenset(("guest",))
 IMPERSONATOR = "impersonator"
 DEFAULT_QUEUE_TYPE = "default_queue_type"
-"""Of a virtual host's definition."""
+"""The key in a virtual host's definition."""
 _KEPT_MAX = 256
 USER_BYTES_MAX = 255
-"""Of a user that only a server knows."""
+"""Length of the name of a user that only a server knows."""
 _NOBODY = FileUser("", passwords.DEFAULT_ALGORITHM, ())
 
 
 SYSTEM = ""
-"""The broker itself, when it brings in definitions.  No user can have this name, so nobody logs in
-as it."""
+"""The broker itself, when it imports definitions. No user can have this name, so nobody logs in as
+it."""
 
 
 REPLICA = "queue-replica"
-"""The component of the parameters that name queues which are kept the same as another broker's."""
+"""The component of parameters that name queues kept the same as another broker's."""
 DEFAULT_EXCHANGE = "amq.default"
 _OF_WHOM = re.compile(r"\{(?:username|vhost)\}")
 Asked: TypeAlias = tuple[str, Mapping[str, str]]
@@ -62,11 +62,11 @@ _ACTIONS = {
     ("queue", "read"): "consume",
     ("exchange", "write"): "publish",
 }
-"""What an ACL file calls it that needs a permission, by method or else by kind."""
+"""The ACL file's name of the action that needs a permission, by method or else by kind."""
 
 
 class Resource(NamedTuple):
-    """A thing in a virtual host, and the permission that is needed for it."""
+    """An object in a virtual host, and the permission it requires."""
 
     permission: str
     """configure, write or read."""
@@ -76,11 +76,11 @@ class Resource(NamedTuple):
 
 
 _TO_FAILOVER = Resource("write", "exchange", FAILOVER)
-"""The members' own: what it says is believed."""
+"""Reserved for the members: clients trust its messages."""
 
 
 class Topic(NamedTuple):
-    """A key of an exchange, which may be one of topics, and the permission that is needed for it:
+    """A routing key at an exchange, which may be a topic exchange, and the required permission:
     write to publish with it, read to bind."""
 
     permission: str
@@ -89,9 +89,9 @@ class Topic(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """All that it takes to be allowed a method: looked at in this order, before any of it is done.
+    """All rights that a method requires: checked in this order, before any of it is done.
 
-    `facts`: what an ACL file may look at beside the name.
+    `facts`: properties that an ACL file may look at beside the name.
     """
 
     method: str
@@ -101,17 +101,17 @@ class Needs(NamedTuple):
 
 
 def refused_vhost(user: str, vhost: str) -> str:
-    """What is said to whom may not enter it."""
+    """The text for a user who may not enter it."""
     return f"access to vhost '{vhost}' refused for user '{user}'"
 
 
 def refused_resource(user: str, vhost: str, kind: str, name: str) -> str:
-    """What is said to whom lacks a permission for it."""
+    """The text for a user without a permission for it."""
     return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
 
 
 def refused_topic(user: str, vhost: str, exchange: str, key: str) -> str:
-    """What is said to whom may not use this key there."""
+    """The text for a user who may not use this key there."""
     return (
         f"access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for user "
         f"'{user}'"
@@ -128,9 +128,9 @@ def how_to_let_in(user: str, vhost: str) -> str:
 
 
 def _may_be_asked_about(user: str, password: str | None) -> bool:
-    """Whether a server can let it in: not without a name, which is the broker's own, nor with an
-    empty password, which some take for no password at all, or one that no bytes of a question can
-    be: JSON may have halves of pairs of surrogates."""
+    """Whether a server may be asked about it: not without a name, which is the broker's own, nor
+    with an empty password, which some servers take for no password at all, nor with one that cannot
+    be encoded (JSON may have halves of surrogate pairs)."""
     good = user.isprintable() and 0 < len(user.encode("utf-8", "replace")) <= USER_BYTES_MAX
     if password is None:
         return good
@@ -151,7 +151,7 @@ class Access:
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Another one whenever definitions, or the users of a file, have changed."""
+        """Changes whenever definitions, or the users of a file, have changed."""
         state = self._state()
         return id(state), state.defined, self._backends.version
 
@@ -159,7 +159,7 @@ class Access:
         return self._state().definitions.get(what, {}).get((vhost, name))
 
     def default_queue_type(self, vhost: str) -> str:
-        """Of queues of this virtual host that are declared without a type; empty: classic."""
+        """The type of queues of this virtual host that are declared without one; empty: classic."""
         body = self._defined("vhost", "", vhost) or {}
         return cast("str", body.get(DEFAULT_QUEUE_TYPE, ""))
 
@@ -167,8 +167,8 @@ class Access:
 
     @property
     def has_state(self) -> bool:
-        """Whether this member has had any state of its cluster, and so any users; those of a file
-        are there without it."""
+        """Whether this member has had any state of its cluster, and so any users; users of a file
+        exist without it."""
         if INTERNAL not in self._backends.order:
             return True
         state = self._state()
@@ -176,7 +176,7 @@ class Access:
 
     @property
     def server(self) -> AuthServer | None:
-        """The server that decides of logins, and of what it lets users do; None: there is none."""
+        """The server that decides logins, and rights of users it let in; None: there is none."""
         return self._backends.server
 
     @property
@@ -185,7 +185,7 @@ class Access:
         return INTERNAL in self._backends.order
 
     def _known(self, user: str, backend: str) -> FileUser | None:
-        """The user as a back end has it that keeps users."""
+        """The user, from a back end that keeps users."""
         if backend == FILE:
             return self._backends.users.get(user)
         body = self._defined("user", "", user) if backend == INTERNAL else None
@@ -198,23 +198,24 @@ class Access:
         )
 
     def knows(self, user: str, backend: str) -> bool:
-        """Whether the back end that let this user in would know it now; a server is asked when
-        there is something to do."""
+        """Whether the back end that let this user in would still know it; a server is asked only
+        when there is something to do."""
         if backend == HTTP:
             return True
         return backend in self._backends.order and self._known(user, backend) is not None
 
     def tags(self, user: str, login: Login) -> tuple[str, ...]:
-        """What the user may do beside AMQP, as the back end has it that let it in."""
+        """The user's management rights, from the back end that let it in."""
         if login.backend == HTTP:
             return login.tags
         known = self._known(user, login.backend)
         return known.tags if known is not None else ()
 
     def login(self, user: str, password: str | None, *, is_local: bool) -> Login | ToAsk:
-        """What becomes of these credentials, from there.  An unknown user takes as long.
+        """The result of these credentials, from that address. An unknown user takes as long.
 
-        Without a password it has proved otherwise who it is."""
+        Without a password the user was identified in another way.
+        """
         if password is None and not self._may_come_from(user, is_local=is_local):
             return REFUSED
         taken, asks, after = REFUSED, False, REFUSED
@@ -246,7 +247,7 @@ class Access:
         return Login(next(known, ""))
 
     def _may_come_from(self, user: str, *, is_local: bool) -> bool:
-        """Whether the user may log in from this machine, or from another one."""
+        """Whether the user may log in from this address, local or remote."""
         return is_local or user not in self._loopback_users
 
     # -- virtual hosts ---------------------------------------------------------------------------
@@ -257,11 +258,11 @@ class Access:
 
     @property
     def acl(self) -> Acl | None:
-        """The ACL file that stands in for permissions; None: permissions count."""
+        """The ACL file that replaces permissions; None: permissions apply."""
         return self._backends.acl
 
     def may_enter(self, user: str, vhost: str) -> bool:
-        """Whether the user has any business there."""
+        """Whether the user has any rights there."""
         if self.acl is not None and user != SYSTEM:
             return self.acl.has_business_here(user)
         return user == SYSTEM or self._defined("permission", vhost, user) is not None
@@ -270,7 +271,7 @@ class Access:
         self, user: str, vhost: str, waiting: Callable[[], Collection[tuple[str, str]]]
     ) -> str:
         """Why a connection may not be opened, whatever rights its user has; `waiting` gives user
-        and virtual host of those that were let in here and are not ordered yet."""
+        and virtual host of connections admitted here and not ordered yet."""
         if not self.has_vhost(vhost):
             return f"vhost {vhost} not found"
         state = self._state()
@@ -292,18 +293,18 @@ class Access:
         return (session, conn) in self._state().connections
 
     def outstanding(self, session: int, conn: int, channel: int) -> dict[int, Held]:
-        """The delivery tags on a channel that are not settled, ascending: what its client was sent,
+        """The unsettled delivery tags on a channel, ascending: deliveries that its client was sent,
         or will be."""
         found = self._state().channels.get((session, conn, channel))
         return found.unacked if found is not None else {}
 
     def is_idle(self, session: int, conn: int, channel: int) -> bool:
-        """Whether it has no consumers, and no messages that are not settled."""
+        """Whether it has no consumers, and no unsettled messages."""
         found = self._state().channels.get((session, conn, channel))
         return found is None or not (found.consumers or found.unacked or found.unsent)
 
     def refuses_channel(self, session: int, user: str, opened: Callable[[], int]) -> str:
-        """Why a user who has opened so many channels in this session may open no more."""
+        """Why a user with this many channels in the session may open no more."""
         limit = self._limit("user_limit", "", user, "max-channels")
         if limit < 0:
             return ""
@@ -338,7 +339,7 @@ class Access:
     def refuses_by_acl(
         self, acl: Acl, user: str, vhost: str, resource: Resource, asked: Asked
     ) -> str:
-        """The same by an ACL file, which distinguishes more."""
+        """The same by an ACL file, which makes finer distinctions."""
         permission, kind, name = resource
         method, facts = asked
         action = _ACTIONS.get((method, permission)) or _ACTIONS.get((kind, permission))
@@ -350,7 +351,7 @@ class Access:
         return refused_resource(user, vhost, kind, name)
 
     def topics(self, user: str, vhost: str, exchange: str) -> Table | None:
-        """The topic permissions of the user there; None: there are none, all keys are allowed."""
+        """The user's topic permissions there; None: there are none, and all keys are allowed."""
         if self.acl is not None:
             return None
         body = self._defined("topic_permission", vhost, user) or {}
@@ -361,7 +362,7 @@ class Access:
         body = self.topics(user, vhost, exchange)
         if body is None or not self.may_be_of_topics(vhost, exchange):
             return ""
-        pattern = _OF_WHOM.sub(  # the names as they are: a user may be called .*
+        pattern = _OF_WHOM.sub(  # names, literally: a user may be called .*
             lambda name: re.escape(user if name[0] == "{username}" else vhost),
             cast("str", body[permission]),
         )
@@ -370,8 +371,8 @@ class Access:
         return refused_topic(user, vhost, exchange, key)
 
     def may_be_of_topics(self, vhost: str, exchange: str) -> bool:
-        """Whether it is a topic exchange; one that is not there yet may be declared as such by what
-        is under way."""
+        """Whether it is a topic exchange; one that does not exist may be declared as such by a
+        command in progress."""
         there = self._state().vhosts.get(vhost)
         found = there.exchanges.get(exchange) if there is not None else None
         return found is None or found.type == "topic"
@@ -382,25 +383,27 @@ class Access:
         return (vhost, f"{REPLICA}/{queue}") in parameters if parameters else False
 
     def alternate(self, vhost: str, exchange: str) -> Value:
-        """Where an exchange sends what it cannot route, as it was declared; None: there is none."""
+        """The declared destination of messages that an exchange cannot route; None: there is
+        none.
+        """
         there = self._state().vhosts.get(vhost)
         found = there.exchanges.get(exchange) if there is not None else None
         return found.arguments.get("alternate-exchange") if found is not None else None
 
 
 class Rights:
-    """What one client may do. Answers are kept until `forget`, which whoever watches the
+    """The rights of one client. Answers are cached until `forget`, which the watcher of the
     definitions calls."""
 
     def __init__(self, access: Access, user: str, vhost: str) -> None:
         self.access, self.user, self.vhost = access, user, vhost
         self.publishes: dict[str, bool] = {}
-        """Exchanges to which any key may be published: asked for each publish."""
+        """Exchanges to which any key may be published; looked up for each publish."""
         self.missing: tuple[AuthQuestion, ...] = ()
-        """What a server has to be asked before what was looked at last is known."""
+        """Questions for a server, without whose answers the last check is undecided."""
         self._allowed: dict[Resource, bool] = {}
         self._keys: dict[tuple[str, str], bool] = {}
-        """Exchanges and keys to which an ACL file lets it publish: its rules take long."""
+        """Exchanges and keys to which an ACL file lets it publish; evaluating its rules is slow."""
 
     def forget(self) -> None:
         """The definitions have changed."""
@@ -409,13 +412,13 @@ class Rights:
         self._keys.clear()
 
     def refuses_entry(self) -> str | None:
-        """Why the virtual host may not be opened; None: it is not known yet."""
+        """Why the virtual host may not be opened; None: not known yet."""
         if self.access.may_enter(self.user, self.vhost):
             return ""
         return refused_vhost(self.user, self.vhost)
 
     def refuses(self, needs: Needs) -> str | None:
-        """Why this may not be done; None: it is not known yet."""
+        """Why this may not be done; None: not known yet."""
         asked = needs.method, needs.facts
         for resource in needs.resources:
             if refusal := self._refuses_resource(resource, asked):
@@ -441,7 +444,7 @@ class Rights:
         return refusal
 
     def refuses_publish(self, exchange: str, keys: Collection[str]) -> str | None:
-        """Why nothing may be published there with these keys; None: it is not known yet."""
+        """Why nothing may be published there with these keys; None: not known yet."""
         for key in keys:
             if exchange in self.publishes:
                 return ""
@@ -456,13 +459,13 @@ class Rights:
         refusal = self._refuses_resource(Resource("write", "exchange", exchange), asked)
         if refusal:
             return refusal
-        if self.access.acl is not None:  # whose rules may look at each key
+        if self.access.acl is not None:  # its rules may look at each key
             if len(self._keys) >= _KEPT_MAX:
                 self._keys.clear()
             self._keys[exchange, key] = True
             return ""
         if self.access.topics(self.user, self.vhost, exchange) is not None:
-            # Its type may change with the next declaration: each key is looked at.
+            # Its type may change with the next declaration, so each key is checked.
             return self._refuses_topic("write", exchange, key)
         if len(self.publishes) >= _KEPT_MAX:
             self.publishes.clear()

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 LINES_MAX = 2000
 SEARCHES_MAX = 50
-"""So many rules may look for words in the middle of a routing key (#.a.#): with keys of many words
-that takes a tenth of a millisecond each."""
+"""Rules that may search for words in the middle of a routing key (#.a.#): with keys of many words
+each takes a tenth of a millisecond."""
 USER = "${user}"
 ROUTING_KEY = "routingkey"
 REALM = "@QPID"
@@ -34,7 +34,7 @@ ACTIONS: Mapping[str, frozenset[str]] = {
     "unbind": frozenset(("exchange",)),
     "publish": frozenset(("exchange",)),
 }
-"""What may be done here, and to what."""
+"""The actions possible here, with their objects."""
 _OF_BINDING = frozenset(("name", "queuename", "routingkey"))
 PROPERTIES: Mapping[tuple[str, str], frozenset[str]] = {
     ("create", "queue"): frozenset(("name", "durable", "autodelete", "exclusive")),
@@ -43,7 +43,7 @@ PROPERTIES: Mapping[tuple[str, str], frozenset[str]] = {
     ("unbind", "exchange"): _OF_BINDING,
     ("publish", "exchange"): frozenset(("name", "routingkey")),
 }
-"""What is known when that is asked; of everything else the name."""
+"""The properties known for an action; for all others only the name."""
 _FLAGS = frozenset(("durable", "autodelete", "exclusive"))
 _ELSEWHERE = {
     "broker": "tags of users say who administers (qpidctl set_user_tags)",
@@ -55,43 +55,45 @@ _ELSEWHERE = {
 
 
 class BadAclFile(Exception):
-    """A file cannot be taken; the text names the line, what is wrong, and what to do."""
+    """A file is unusable; the text names the line, what is wrong, and what to do."""
 
 
 class Question(NamedTuple):
-    """What somebody is about to do."""
+    """An action that somebody is about to take."""
 
     action: str
     kind: str
     """queue or exchange."""
     facts: Mapping[str, str]
-    """Its name, and what else is known, by the names of properties."""
+    """Its name and other known facts, by the names of properties."""
 
 
 class _Asked(NamedTuple):
-    """A question, with what all rules look at made once."""
+    """A question, with values that all rules look at computed once."""
 
     action: str
     kind: str
     facts: Mapping[str, str]
     user: str
-    """As ${user} has it."""
+    """In the form of ${user}."""
     words: list[str]
     """Of the routing key."""
 
 
 _Words = tuple[str | None, ...]
-"""Of a routing key; None is any one word (*)."""
+"""Words of a routing key; None is any one word (*)."""
 
 
 class _Wanted(NamedTuple):
-    """What a property has to be.  A name of a user stands for itself, also if it is # or *."""
+    """The required value of a property. A user's name stands for itself, even if it is # or *."""
 
     text: str
-    """Without the * at its end, if it is how names begin."""
+    """Without the * at its end, if it is a prefix."""
     is_beginning: bool
     topic: tuple[_Words, ...]
-    """Of a routing key with wildcards: what stands between any number of words (#); else empty."""
+    """For a routing key with wildcards: the parts between any number of words (#); otherwise
+    empty.
+    """
 
     def matches(self, asked: _Asked, found: str) -> bool:
         if self.topic:
@@ -115,7 +117,7 @@ class _Rule(NamedTuple):
         return self.who is None or user in self.who
 
     def fits(self, user: str, asked: _Asked) -> bool:
-        """What is not known yet (the keys of dead letters) fits where it is denied."""
+        """An unknown value (the keys of dead letters) fits a rule that denies."""
         return (
             self.concerns(user)
             and self.action in (ALL, asked.action)
@@ -137,7 +139,7 @@ class Acl:
         return len(self._rules)
 
     def allows(self, user: str, question: Question) -> bool:
-        """What the first rule that fits says."""
+        """The verdict of the first rule that fits."""
         named = user.replace("@", "_").replace(".", "_")
         asked = _Asked(*question, named, question.facts.get(ROUTING_KEY, "").split("."))
         for rule in self._rules:
@@ -155,8 +157,8 @@ def _named(words: _Words, user: str) -> _Words:
 
 
 def _is_topic(parts: tuple[_Words, ...], words: list[str]) -> bool:
-    """As a topic exchange matches.  The first and the last part have their places, what stands
-    between them is taken where it comes first: only this may be looked for again and again."""
+    """Match as a topic exchange does. The first and the last part have fixed places; the parts
+    between them are taken at their first match, and only these may be searched for repeatedly."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return len(words) == len(first) and _stands_at(first, words, 0)
@@ -180,9 +182,9 @@ def _stands_at(part: _Words, words: list[str], at: int) -> bool:
 
 
 def read_acl(text: str) -> Acl:
-    """Return the rules of a file.  Raises BadAclFile."""
+    """Return the rules of a file. Raises BadAclFile."""
     groups: dict[str, frozenset[str]] = {}
-    users: set[str] = set()  # what was taken for a user: no group may have the name later
+    users: set[str] = set()  # names taken for users: no later group may have one
     rules: list[_Rule] = []
     searches = 0
     for number, words in _lines(text):
@@ -210,7 +212,7 @@ def read_acl(text: str) -> Acl:
 
 
 def _lines(text: str) -> list[tuple[int, list[str]]]:
-    """The words of each line, with its number; \\ at the end goes on in the next."""
+    r"""The words of each line, with its number; \ at the end continues in the next line."""
     found: list[tuple[int, list[str]]] = []
     begun = ""
     first = 0
@@ -245,7 +247,7 @@ def _add_group(groups: dict[str, frozenset[str]], users: set[str], words: list[s
 
 
 def _rule(groups: Mapping[str, frozenset[str]], words: list[str]) -> _Rule | None:
-    """The rule of a line; None: it allows what everybody may."""
+    """The rule of a line; None: it allows what everybody may do."""
     if len(words) < 4:
         raise BadAclFile("a rule is: acl allow|deny USER|GROUP|all ACTION [OBJECT [PROPERTY=...]]")
     _, verdict, whose, action, *rest = words
@@ -265,7 +267,7 @@ def _rule(groups: Mapping[str, frozenset[str]], words: list[str]) -> _Rule | Non
 
 
 def _demand(action: str, kind: str) -> None:
-    """An action and an object that there are, and that go together."""
+    """An existing action and object that go together."""
     if kind in _ELSEWHERE:
         raise BadAclFile(f"nothing here is a '{kind}' in that sense: {_ELSEWHERE[kind]}")
     if kind not in (ALL, "queue", "exchange"):
@@ -296,7 +298,7 @@ def _property(word: str, known: frozenset[str], what: str) -> tuple[str, _Wanted
 
 
 def _topic(text: str) -> tuple[_Words, ...]:
-    """What stands between the # of a routing key; nothing where there are no wildcards."""
+    """The parts between the # of a routing key; nothing if there are no wildcards."""
     words = text.split(".")
     if "#" not in words and "*" not in words:
         return ()
@@ -306,5 +308,5 @@ def _topic(text: str) -> tuple[_Words, ...]:
             parts.append([])
         else:
             parts[-1].append(None if word == "*" else word)
-    inner = [part for part in parts[1:-1] if part]  # # twice in a row is as once
+    inner = [part for part in parts[1:-1] if part]  # # twice in a row equals once
     return tuple(tuple(part) for part in (parts[0], *inner, *parts[1:][-1:]))

@@ -19,7 +19,7 @@ from broker.access.access import (
 from broker.access.auth_server import RESOURCE, TOPIC, VHOST, Answer, AuthQuestion, AuthServer
 
 QUESTIONS_MAX = 64
-"""For one method: a message may name any number of keys in CC and BCC."""
+"""Questions for one method: a message may name any number of keys in CC and BCC."""
 PUBLISHES_KEPT_MAX = 256
 
 
@@ -27,13 +27,13 @@ class Origin(NamedTuple):
     """What the server is told of a client beside its user."""
 
     tags: tuple[str, ...]
-    """As the server gave them at the login."""
+    """As the server gave them at login."""
     host: str
 
 
 class AskedRights(Rights):
-    """Those of one client.  What they are asked twice for is answered by `told` the second time:
-    answers are valid for the method they were asked for, even if nobody else keeps them."""
+    """The rights of one client. `told` answers a question asked a second time: answers are valid
+    for the method they were asked for, even if they are cached nowhere else."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class AskedRights(Rights):
         super().__init__(access, user, vhost)
         self._server, self._told = server, told
         self._tags, self._host = " ".join(origin.tags), origin.host
-        self._judged: tuple[AuthQuestion, ...] = ()  # what was looked at last takes these
+        self._judged: tuple[AuthQuestion, ...] = ()  # the questions of the last check
         self._publishes: dict[tuple[str, tuple[str, ...]], float] = {}
-        """Until when it may publish there with these keys, if keys are looked at: asked for each
-        publish, and a question takes longer to be written than to be answered."""
+        """Until when it may publish there with these keys, if keys are checked. Looked up for each
+        publish, because writing a question takes longer than answering it."""
 
     def forget(self) -> None:
-        """The definitions have changed, or what the server said is not to count any more."""
+        """The definitions have changed, or the server's answers no longer apply."""
         super().forget()
         self._publishes.clear()
 
@@ -111,7 +111,7 @@ class AskedRights(Rights):
         return AuthQuestion(TOPIC, fields), refused_topic(self.user, self.vhost, exchange, key)
 
     def _judge(self, wanted: dict[AuthQuestion, str]) -> str | None:
-        """The text of the first that is refused; None: some answers are missing."""
+        """The text of the first refusal; None: some answers are missing."""
         self._judged = tuple(wanted)
         known = {one: self._told.get(one) or self._server.kept(one) for one in wanted}
         self.missing = tuple(one for one, answer in known.items() if answer is None)

@@ -17,16 +17,16 @@ from urllib.parse import urlencode
 
 USER, VHOST, RESOURCE, TOPIC = "user", "vhost", "resource", "topic"
 ABOUT = (USER, VHOST, RESOURCE, TOPIC)
-"""What a question may be about; each has a path of its own at the server."""
+"""The subjects of questions; each has its own path at the server."""
 LIMIT_S = 5.0
-"""How long an answer may take, waiting for the question's turn included."""
+"""How long an answer may take, including the wait for the question's turn."""
 AT_ONCE_MAX = 16
-"""Questions that are sent and not answered: of logins so many, and of who is logged in so many, so
-that strangers keep nobody from working."""
+"""Questions sent and not answered, separately for logins and for logged-in users, so that strangers
+do not hold up work."""
 WAITING_MAX = 1000
-"""Questions of each of the two sorts; one more is refused at once."""
+"""Waiting questions of each of the two sorts; further ones are refused at once."""
 WAITING_OF_USER_MAX = WAITING_MAX // 4
-"""Of these one user may have so many: a message may name 64 keys, on any number of connections."""
+"""Waiting questions about one user: a message may name 64 keys, on any number of connections."""
 KEPT_MAX = 10_000
 QUESTION_BYTES_MAX = 16 * 1024
 ANSWER_BYTES_MAX = 4096
@@ -41,7 +41,7 @@ class AuthQuestion(NamedTuple):
 
     @property
     def user(self) -> str:
-        """Whom it is about."""
+        """The user it is about."""
         return dict(self.fields)["username"]
 
     def encoded(self) -> str:
@@ -49,7 +49,7 @@ class AuthQuestion(NamedTuple):
         return urlencode(self.fields)
 
     def describe(self) -> str:
-        """For the log."""
+        """A description for the log."""
         facts = (f"{name} {value[:64]!r}" for name, value in self.fields if name != "password")
         return f"{self.about} ({', '.join(facts)})"
 
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
 
     allowed: bool
     tags: tuple[str, ...] = ()
-    """Of a user who may log in."""
+    """The tags of a user who may log in."""
     fault: str = ""
     """Why there is no answer; it counts as a refusal."""
 
@@ -69,7 +69,7 @@ Then: TypeAlias = Callable[[Answer, float], None]
 
 
 def read_answer(about: str, status: int, body: bytes) -> Answer:
-    """Return what a reply says: `deny`, with a reason perhaps, `allow`, and of a user its tags."""
+    """Parse a reply: `deny`, perhaps with a reason, or `allow`, with tags for a user."""
     if status not in GOOD_STATUS:
         moved = ", to go elsewhere, which is not followed" if 300 <= status < 400 else ""
         return Answer(False, fault=f"its reply has the status {status}{moved}")
@@ -89,20 +89,20 @@ def read_answer(about: str, status: int, body: bytes) -> Answer:
 
 
 class Wire(Protocol):
-    """What carries questions to the server."""
+    """The transport of questions to the server."""
 
     def send(self, number: int, question: AuthQuestion) -> None:
         """Ask; `AuthServer.answered` or `failed` is called later, with this number."""
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """This answer is no longer awaited."""
 
     def wake_at(self, when: float) -> None:
         """Call `AuthServer.wake` then, and never from within this call."""
 
 
 class _Asked:
-    """A question under way."""
+    """A question in progress."""
 
     def __init__(self, number: int, question: AuthQuestion, due: float, then: Then) -> None:
         self.number, self.question, self.due = number, question, due
@@ -112,7 +112,7 @@ class _Asked:
 
 
 class _Line:
-    """Questions of one sort, those of them that wait for their turn, and how many do not."""
+    """Questions of one sort: those waiting for their turn, and the number of those sent."""
 
     def __init__(self) -> None:
         self.waiting: deque[_Asked] = deque()
@@ -124,13 +124,13 @@ class _Line:
         self.waiting_of[one.question.user] += 1
 
     def take(self) -> _Asked:
-        """The one that waits for longest: it is its turn."""
+        """Take the question that has waited longest: it is its turn."""
         one = self.waiting[0]
         self.drop(one)
         return one
 
     def drop(self, one: _Asked) -> None:
-        """It waits no more."""
+        """The question no longer waits."""
         self.waiting.remove(one)
         self.waiting_of[one.question.user] -= 1
         if not self.waiting_of[one.question.user]:
@@ -147,24 +147,24 @@ class AuthServer:
         kept_s: float,
         log: Callable[[str, str], None],
     ) -> None:
-        """`log`: takes a kind and a line, and is not flooded; `clock`: counts seconds."""
+        """`log` takes a kind and a line, and limits their rate; `clock` counts seconds."""
         self.clock = clock
         self.counters = dict.fromkeys(("asked", "allowed", "denied", "failed"), 0)
         self._wire, self._kept_s, self._log = wire, kept_s, log
         self._kept: dict[AuthQuestion, float] = {}  # allowed until then, the oldest first
-        self._asked: dict[AuthQuestion, _Asked] = {}  # the oldest, which is due first, first
-        self._numbers: dict[int, _Asked] = {}  # of what is sent
+        self._asked: dict[AuthQuestion, _Asked] = {}  # the oldest, which is due first, comes first
+        self._numbers: dict[int, _Asked] = {}  # of the sent questions
         self._refused: deque[tuple[Then, AuthQuestion, str]] = deque()  # never sent
-        self._lines = {True: _Line(), False: _Line()}  # logins, and the rest
+        self._lines = {True: _Line(), False: _Line()}  # logins, and all others
         self._last_number = 0
         self._wakes_at: float | None = None
 
     def kept(self, question: AuthQuestion) -> Answer | None:
-        """What it said to this lately; None: ask it."""
+        """The cached answer to this; None: ask the server."""
         return Answer(True) if self.kept_until(question) > self.clock() else None
 
     def kept_until(self, question: AuthQuestion) -> float:
-        """How long what it allowed lately counts; 0: it is not kept."""
+        """How long the cached permission counts; 0: it is not cached."""
         return self._kept.get(question, 0.0)
 
     def forget(self) -> None:
@@ -200,7 +200,7 @@ class AuthServer:
         self._wake_in_time()
 
     def _send(self, line: _Line) -> None:
-        """Those whose turn it is."""
+        """Send the questions whose turn it is."""
         while line.waiting and line.sent < AT_ONCE_MAX:
             one = line.take()
             one.is_sent = True
@@ -212,19 +212,19 @@ class AuthServer:
     # -- for the wire ----------------------------------------------------------------------------
 
     def answered(self, number: int, status: int, body: bytes) -> None:
-        """A reply came."""
+        """A reply arrived."""
         one = self._numbers.get(number)
         if one is not None:
             self._finish(one, read_answer(one.question.about, status, body))
 
     def failed(self, number: int, why: str) -> None:
-        """None will come."""
+        """No reply will arrive."""
         one = self._numbers.get(number)
         if one is not None:
             self._finish(one, Answer(False, fault=why))
 
     def wake(self) -> None:
-        """Refuse what is overdue."""
+        """Refuse overdue questions."""
         self._wakes_at = None
         now = self.clock()
         for then, question, fault in [self._refused.popleft() for _ in range(len(self._refused))]:

@@ -25,7 +25,7 @@ LINE_MAX, USERS_MAX = 1024, 20_000
 
 
 class BadUserFile(Exception):
-    """A file of users cannot be taken; the text names the line and what is wrong."""
+    """A file of users is unusable; the text names the line and what is wrong."""
 
 
 class FileUser(NamedTuple):
@@ -37,12 +37,12 @@ class FileUser(NamedTuple):
 
 
 class Login(NamedTuple):
-    """What became of a login."""
+    """The result of a login."""
 
     backend: str = ""
-    """That let the user in; empty: none did."""
+    """The one that let the user in; empty: none did."""
     tags: tuple[str, ...] = ()
-    """What the user may do beside AMQP."""
+    """The user's rights beside AMQP."""
 
 
 REFUSED = Login()
@@ -53,15 +53,15 @@ class ToAsk(NamedTuple):
 
     question: AuthQuestion
     otherwise: Login
-    """What becomes of it if the server does not let the user in."""
+    """The result if the server does not let the user in."""
 
     def decided(self, answer: Answer) -> Login:
-        """What becomes of it now."""
+        """Its final result."""
         return Login(HTTP, answer.tags) if answer.allowed else self.otherwise
 
 
 class Backends:
-    """The order, the users of the file, the server, and the ACL file in place of permissions."""
+    """The order, the users of the file, the server, and the ACL file that replaces permissions."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Backends:
         self.acl = acl
         self.server = server
         self.version = 0
-        """Another one whenever a file was read again."""
+        """Changes whenever a file was read again."""
 
     def replace(self, users: Mapping[str, FileUser], acl: Acl | None = None) -> None:
         """The files were read again."""
@@ -87,7 +87,7 @@ class Backends:
 
 
 def read_users(text: str) -> dict[str, FileUser]:
-    """Return the users of a file.  Raises BadUserFile; a hash is not quoted."""
+    """Return the users of a file. Raises BadUserFile; hashes are not quoted."""
     users: dict[str, FileUser] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):

@@ -13,17 +13,17 @@ import math
 from typing import NamedTuple
 
 USER_FREE, ADDRESS_FREE = 5, 50
-"""So many may fail before anything is slowed."""
+"""Failures allowed before anything is slowed."""
 FIRST_S, LONGEST_S = 0.25, 8.0
-"""Doubled with each failure; less than a client, and the time limit of a handshake, wait."""
+"""Doubled with each failure, up to less than a client, and the time limit of a handshake, wait."""
 FORGET_S = 60.0
-"""Failures of a user count until there was none for so long; of an address ADDRESS_FREE are
-forgotten in this time."""
+"""A user's failures count until there was none for this long; an address forgets ADDRESS_FREE of
+them in this time."""
 KEPT_MAX = 4096
 
 
 def source_of(host: str) -> str:
-    """What counts as one address: of IPv6 the network, all of which one host may use."""
+    """What counts as one address: for IPv6 the network, because one host may use all of it."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
     except ValueError:
@@ -40,7 +40,7 @@ class _Failures(NamedTuple):
     at: float
     """When the last login failed."""
     free_at: float
-    """When all verdicts that were promised are told."""
+    """When all promised verdicts are given."""
 
 
 _NONE = _Failures(0, 0.0, 0.0)
@@ -48,7 +48,7 @@ _Key = tuple[str, str]
 
 
 class LoginDelays:
-    """The logins that failed lately, by address and user."""
+    """Recent failed logins, by address and user."""
 
     def __init__(self) -> None:
         self._failed: dict[_Key, _Failures] = {}
@@ -64,8 +64,8 @@ class LoginDelays:
             self._failed[key] = _Failures(known.logins + 1, now, known.free_at)
 
     def turn_s(self, address: str, user: str, now: float) -> float | None:
-        """Return how much later than known the verdict on this login is told, and take that place
-        in the line of its address; None: too many are before it, it is not to be looked at."""
+        """Return how long the verdict on this login is delayed, and take that place in the line of
+        its address; None: too many are before it, and it is not to be looked at."""
         delay, key = self._delay_s(address, user, now)
         if not delay:
             return 0.0
@@ -77,7 +77,7 @@ class LoginDelays:
         return due - now
 
     def wait_s(self, address: str, user: str, now: float) -> float:
-        """For whom nobody can delay: how long from now on the next login is not looked at."""
+        """For callers that nobody can delay: how long from now the next login is refused a look."""
         delay, _ = self._delay_s(address, user, now)
         if not delay:
             return 0.0
@@ -86,7 +86,7 @@ class LoginDelays:
         return max(0.0, last + delay - now)
 
     def _delay_s(self, address: str, user: str, now: float) -> tuple[float, _Key]:
-        """The delay of the next login, and whose failures it comes from."""
+        """The delay of the next login, and whose failures cause it."""
         source = source_of(address)
         of_user, of_address = (source, user), (source, "")
         over = self._known(of_user, now).logins - USER_FREE

@@ -19,20 +19,20 @@ from broker.access.login_delays import FIRST_S, USER_FREE, LoginDelays, source_o
 
 
 class Claim(NamedTuple):
-    """Who somebody claims to be."""
+    """The user that somebody claims to be."""
 
     user: str
     password: str | None
-    """None: it has proved otherwise who it is."""
+    """None: the user was identified in another way."""
     address: str
-    """The host that it comes from."""
+    """The host it connects from."""
     is_local: bool
     operates: bool = False
-    """Not as a client: over the management API, or with a tool."""
+    """Whether it uses the management API or a tool, not AMQP."""
 
 
 class LoginChecks:
-    """Those of one member."""
+    """The login checks of one member."""
 
     def __init__(self, access: Access) -> None:
         self.delays = LoginDelays()
@@ -43,24 +43,25 @@ class LoginChecks:
         self._asked: dict[tuple[str, str], Counter[AuthQuestion]] = {}  # by address and user
 
     def turn_s(self, address: str, user: str, now: float) -> float | None:
-        """How much later than known the verdict is told; None: it is not to be looked at."""
+        """How long the verdict is delayed; None: the login is not to be looked at."""
         if self.is_full(address, user):
             return None
         return self.delays.turn_s(address, user, now)
 
     def wait_s(self, address: str, user: str, now: float) -> float:
-        """For whom nobody can delay: how long from now on the next login is not looked at."""
+        """For callers that nobody can delay: how long from now the next login is refused a look."""
         if self.is_full(address, user):
             return FIRST_S
         return self.delays.wait_s(address, user, now)
 
     def is_full(self, address: str, user: str) -> bool:
-        """Whether so many passwords of this user at this address are under way that none is looked
-        at: to be asked again by whom `turn_s` has made wait, for others may have come meanwhile."""
+        """Whether so many passwords of this user at this address are in progress that none is
+        looked at. Callers that `turn_s` made wait must ask again, because others may have come
+        meanwhile."""
         return len(self._asked.get((source_of(address), user), ())) >= USER_FREE
 
     def judge(self, claim: Claim, now: float, then: Callable[[Login, float], None]) -> Login | None:
-        """What becomes of this login; None: `then` takes it later, and the time."""
+        """Return the result of this login; None: `then` gets it later, with the time."""
         found = self._access.login(claim.user, claim.password, is_local=claim.is_local)
         server = self._access.server
         if not isinstance(found, ToAsk) or server is None:
@@ -88,7 +89,7 @@ class LoginChecks:
         if not passwords:
             del self._asked[key]
         login = asked.decided(answer)
-        if not answer.fault:  # nobody is slowed because the server is
+        if not answer.fault:  # a slow server slows down no user's next login
             self._count(claim, login, now)
         then(login, now)
 

@@ -20,7 +20,7 @@ _NOBODY = base64.b64encode(bytes(SALT_BYTES + 32)).decode()
 
 
 def hashed(password: str, salt: bytes, algorithm: str = DEFAULT_ALGORITHM) -> str:
-    """Return the hash that is kept; the caller draws the salt."""
+    """Return the hash to store; the caller draws the salt."""
     assert len(salt) == SALT_BYTES
     return base64.b64encode(
         salt + ALGORITHMS[algorithm](salt + password.encode()).digest()
@@ -28,7 +28,7 @@ def hashed(password: str, salt: bytes, algorithm: str = DEFAULT_ALGORITHM) -> st
 
 
 def fault_of(password_hash: str, algorithm: str) -> str:
-    """Return what is wrong with a hash that an operator gives; empty: nothing."""
+    """Return what is wrong with a hash given by an operator; empty: nothing."""
     if algorithm not in ALGORITHMS:
         return f"hashing_algorithm '{algorithm}' is none of {', '.join(ALGORITHMS)}"
     if password_hash and len(_unpacked(password_hash)) != SALT_BYTES + _size(algorithm):
@@ -37,7 +37,7 @@ def fault_of(password_hash: str, algorithm: str) -> str:
 
 
 def matches(password: str, password_hash: str | None, algorithm: str) -> bool:
-    """Whether this is the password; None, for a user that is unknown, takes as long."""
+    """Whether this is the password; None, for an unknown user, takes as long."""
     kept = _unpacked(password_hash or _NOBODY)
     digest = ALGORITHMS.get(algorithm, hashlib.sha256)
     salt, expected = kept[:SALT_BYTES], kept[SALT_BYTES:]

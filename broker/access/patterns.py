@@ -17,7 +17,7 @@ def fault_of(pattern: str) -> str:
 
 
 def fault_of_policy(pattern: str) -> str:
-    """The same for the pattern of a policy, which must be small as well."""
+    """The same for the pattern of a policy, which must also be small."""
     fault = fault_of(pattern) or _varying(pattern)
     if not fault and compiled(pattern).steps > POLICY_STEPS_MAX:
         return (
@@ -28,13 +28,13 @@ def fault_of_policy(pattern: str) -> str:
 
 
 def steps_of(*expressions: str) -> int:
-    """Return how large they are together, as far as they are any."""
+    """Return their size together, leaving out invalid ones."""
     return sum(compiled(one).steps for one in expressions if not fault_of(one))
 
 
 def _varying(pattern: str) -> str:
-    """What in it may mean something else to another release of RE2: members may have different
-    ones, and must choose the same policy for each queue.
+    """Constructs that may mean something else in another release of RE2: members may have different
+    releases, and must choose the same policy for each queue.
 
     Decision: docs/decisions/0039-the-meaning-of-policies-patterns-is-fixed.md.
     """
@@ -56,5 +56,5 @@ _FOLDING = re.compile(r"\(\?[msU]*i")
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern is found in the name; an empty one is in no name but the empty one."""
+    """Whether the pattern is found in the name; an empty pattern matches only the empty name."""
     return compiled(pattern or "^$").matches(name)

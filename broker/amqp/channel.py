@@ -9,11 +9,11 @@ from broker.amqp.errors import FRAME_ERROR, UNEXPECTED_FRAME, ProtocolFault
 from broker.amqp.events import BodyPart, Published
 
 WHOLE_BYTES_MAX = 1 << 20
-"""Of a body that is kept here until all of it is there; a larger one goes on in parts."""
+"""The largest body that is kept here until it is whole; a larger one goes on in parts."""
 PART_BYTES = 128_000
-"""A part is made of the frames that reach this together."""
+"""A part consists of the frames that together reach this size."""
 SMALL_BYTES = 256
-"""Smaller pieces of a body are kept as one: each alone takes some 60 bytes more than it has."""
+"""Smaller pieces of a body are merged: each piece costs some 60 bytes more than its content."""
 IN_PARTS = 8
 """The bit of `Published.flags`."""
 
@@ -24,7 +24,7 @@ _NOTHING_SEEN = Properties(0, None)
 
 
 class ChannelState(Enum):
-    """Anything but OPEN discards what the client still sends on the channel."""
+    """Every state but OPEN discards what the client still sends on the channel."""
 
     OPEN = "open"
     CLOSE_REQUESTED = "the client asked for its end and has no reply yet"
@@ -37,15 +37,15 @@ class ChannelIn:
 
     state: ChannelState = ChannelState.OPEN
     sent_close: bool = False  # the server's channel.close is out, close-ok is due
-    sent_close_ok: bool = False  # the client asked for the end too, and has had its reply
-    address: Address | None = None  # of the publish under way
-    properties: bytes | None = None  # known once the header came
+    sent_close_ok: bool = False  # the client asked for the end too, and has its reply
+    address: Address | None = None  # of the publish in progress
+    properties: bytes | None = None  # known once the header arrived
     seen: Properties = _NOTHING_SEEN
     announced: int = 0
     missing: int = 0
     parts: list[bytes | bytearray] = field(default_factory=list)
     kept: int = 0  # bytes of these
-    in_parts: bool = False  # some of the body went on already
+    in_parts: bool = False  # some of the body was passed on already
 
     @property
     def is_idle(self) -> bool:
@@ -85,7 +85,7 @@ class ChannelIn:
             self.parts.append(bytearray(part))
 
     def part(self, number: int) -> BodyPart | None:
-        """What there is of a large body, once it is enough to go on ahead of the rest."""
+        """The content of a large body so far, once it is enough to pass on ahead of the rest."""
         if self.announced <= WHOLE_BYTES_MAX or self.kept < PART_BYTES or not self.missing:
             return None
         data = b"".join(self.parts)
@@ -93,7 +93,7 @@ class ChannelIn:
         return BodyPart(number, data)
 
     def whole(self, number: int) -> Published | None:
-        """The message, once it is complete; then the channel is ready for the next one."""
+        """The message, once it is complete; the channel is then ready for the next one."""
         if self.missing or self.properties is None or self.address is None:
             return None
         exchange, key, bits = self.address

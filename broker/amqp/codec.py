@@ -24,7 +24,9 @@ from broker.amqp.spec import encode_method
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEADER_OF_0_9 = b"AMQP\x01\x01\x00\x09"
-"""Of AMQP 0-9; libraries that say this mean 0-9-1, and RabbitMQ takes them at that as well."""
+"""The header of AMQP 0-9; libraries that send it mean 0-9-1, and RabbitMQ treats it as that,
+too.
+"""
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 FRAME_OVERHEAD_BYTES = 8
@@ -92,7 +94,9 @@ def content_header_fits(properties: bytes, frame_max: int) -> bool:
 def append_content(
     out: bytearray, channel: int, properties: bytes, body: bytes, frame_max: int
 ) -> None:
-    """Content header and body frames. `properties` are the flags and the list, verbatim."""
+    """Append the content header and body frames. `properties` are the flags and the list,
+    verbatim.
+    """
     size = len(body)
     out += HEADER_HEAD.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
     out += properties
@@ -111,14 +115,14 @@ def append_content(
 
 
 def append_content_header(out: bytearray, channel: int, properties: bytes, size: int) -> None:
-    """Content header alone; `body_frames` follow."""
+    """Append the content header alone; `body_frames` follow."""
     out += HEADER_HEAD.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
     out += properties
     out.append(FRAME_END)
 
 
 def body_frames(channel: int, parts: Iterable[bytes], frame_max: int) -> Iterator[bytes]:
-    """Frames of a body that is in parts: none has bytes of two of them."""
+    """The frames of a body in parts: no frame has bytes of two parts."""
     room = frame_max - FRAME_OVERHEAD_BYTES
     for part in parts:
         whole = memoryview(part)
@@ -160,8 +164,8 @@ def append_deliver(
     body: bytes,
     frame_max: int,
 ) -> None:
-    """basic.deliver with its content, in few steps: `consumer_tag` and `address` (exchange, then
-    key) are encoded short strings that the caller keeps, since they repeat."""
+    """Append basic.deliver with its content, in few steps: `consumer_tag` and `address` (exchange,
+    then key) are encoded short strings that the caller caches, because they repeat."""
     size = len(body)
     tag_size = len(consumer_tag)
     out += FRAME_HEAD.pack(METHOD, channel, 13 + tag_size + len(address))
@@ -183,7 +187,7 @@ def append_deliver(
 
 
 Delivery: TypeAlias = tuple[int, bool, bytes, bytes]
-"""Its tag, whether it came before, properties and body."""
+"""Tag, redelivered flag, properties and body."""
 
 
 def append_deliveries(
@@ -194,8 +198,9 @@ def append_deliveries(
     deliveries: Iterable[Delivery],
     frame_max: int,
 ) -> None:
-    """`append_deliver` of messages to one consumer with one address: what lies between the numbers
-    and the bodies is made once for all with the same properties and length, and all is joined."""
+    """`append_deliver` of messages to one consumer with one address. The bytes between the numbers
+    and the bodies are made once for all messages with the same properties and length, and
+    everything is joined."""
     method = FRAME_HEAD.pack(METHOD, channel, 13 + len(consumer_tag) + len(address))
     method += DELIVER_INDEX + consumer_tag
     parts: list[bytes | bytearray] = []
@@ -264,7 +269,7 @@ class ContentHeader(NamedTuple):
 
 
 def decode_content_header(data: bytes, at: int, end: int) -> ContentHeader:
-    """The payload of a header frame; the properties are not looked into."""
+    """Decode the payload of a header frame, without looking into the properties."""
     if end - at < 14:
         raise ProtocolFault(SYNTAX_ERROR, f"content header of {end - at} bytes")
     class_id = int.from_bytes(data[at : at + 2], "big")
@@ -275,13 +280,13 @@ def decode_content_header(data: bytes, at: int, end: int) -> ContentHeader:
 
 
 class Properties(NamedTuple):
-    """What the broker needs of a message's properties."""
+    """The properties of a message that the broker needs."""
 
     flags: int  # PERSISTENT or 0
     user_id: bytes | None
 
 
-# bit, and how the property is written: a short string, a table, or that many bytes
+# bit, and the encoding of the property: a short string, a table, or that many bytes
 _PROPERTIES: tuple[tuple[int, str, int], ...] = (
     (0x8000, "content_type", 0),
     (0x4000, "content_encoding", 0),
@@ -320,7 +325,7 @@ def encode_properties(values: Table) -> bytes:
 
 
 def inspect_properties(data: bytes) -> Properties:
-    """Walks all of it: what consumers could not read never gets in."""
+    """Walk all properties, so that nothing gets in that consumers could not read."""
     end = len(data)
     if end < 2:
         raise ProtocolFault(SYNTAX_ERROR, "content header without property flags", 60, 40)

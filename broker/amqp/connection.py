@@ -45,7 +45,9 @@ from broker.amqp.output import Ahead
 from broker.amqp.spec import Method, decode_method
 
 UNCONFIRMED_MAX = 2048
-"""Channels that we have closed and the client has not confirmed; each new one looks through all."""
+"""Channels closed by us whose close the client has not confirmed; each new one looks through
+all.
+"""
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
 
 
@@ -54,7 +56,9 @@ def _nobody(_: Credentials) -> str:
 
 
 class ServerConnection(FrameReader):
-    """Call `receive` with what was read, `wake` when `next_timer` is due; send `take_output`."""
+    """Call `receive` with the bytes read, and `wake` when `next_timer` is due; send
+    `take_output`.
+    """
 
     def __init__(
         self,
@@ -67,13 +71,13 @@ class ServerConnection(FrameReader):
         super().__init__(limits)
         self._mechanisms, self._mechanism, self._claimed = mechanisms, "", ""
         self.out = bytearray()
-        self.ahead = Ahead()  # goes out before it
+        self.ahead = Ahead()  # is sent before it
         self.client_properties: Table = {}
         self.user = ""
-        self.closed_by_client = False  # and it was told so: it is the one that closes the socket
+        self.closed_by_client = False  # and it was told so: the client closes the socket
         self._authenticate, self._identity = authenticate, identity
         self._channel_max = limits.channel_max
-        self._rest = bytearray()  # the beginning of a frame that has not come whole
+        self._rest = bytearray()  # the beginning of an incomplete frame
         self._heartbeat = Heartbeat(0, now)
         self._deadline: float | None = now + limits.handshake_s
         self._now = now
@@ -81,43 +85,43 @@ class ServerConnection(FrameReader):
     # -- the owner's side ------------------------------------------------------------------------
 
     def trust(self, user: str) -> None:
-        """This is a client within our own process: `user` was authenticated elsewhere, and the
-        client begins with connection.open."""
+        """The client is part of this process: `user` was authenticated elsewhere, and the client
+        begins with connection.open."""
         self.user, self.phase = user, ReaderPhase.OPENING
         self.frame_bytes_max = self.limits.frame_bytes_max
 
     def lost(self) -> None:
-        """Its socket is gone: nobody logs in any more. Who judges knows the client, which would
-        stay in memory until the next full garbage collection."""
+        """The socket is gone: no login continues. The judge of a login refers to the client, which
+        would otherwise stay in memory until the next full garbage collection."""
         self._authenticate = _nobody
 
     @property
     def mechanism(self) -> str:
-        """How the client logs in, or did."""
+        """How the client logs in, or logged in."""
         return self._mechanism
 
     @property
     def heartbeat_s(self) -> int:
-        """The interval that was agreed on; 0: none."""
+        """The agreed interval; 0: none."""
         return self._heartbeat.interval_s
 
     @property
     def channel_max(self) -> int:
-        """How many channels may be open at once; their numbers are the client's choice."""
+        """How many channels may be open at once; the client chooses their numbers."""
         return self._channel_max
 
     @property
     def now(self) -> float:
-        """When it was called last with a time."""
+        """The time passed with the last call."""
         return self._now
 
     @property
     def is_judged(self) -> bool:
-        """Somebody finds out whether its credentials are good: nothing is read meanwhile."""
+        """Its credentials are being checked: nothing is read meanwhile."""
         return self.phase is ReaderPhase.LOGIN
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """The events that these bytes complete."""
+        """Return the events that these bytes complete."""
         self._now = self._heartbeat.received_at = now
         begun, begin = b"", 0
         if self._rest:
@@ -126,7 +130,7 @@ class ServerConnection(FrameReader):
                 self._rest += data
                 return []
             if self.phase is ReaderPhase.OPEN and self.need > codec.FRAME_OVERHEAD_BYTES:
-                # Only the frame that was cut is put together; what follows is read where it is.
+                # Only the incomplete frame is joined; what follows is read in place.
                 begun = b"".join((self._rest, data[:begin]))
             else:
                 data, begin = b"".join((self._rest, data)), 0
@@ -141,14 +145,14 @@ class ServerConnection(FrameReader):
                 self.on_frames(begun, 0)
             at = self._on_bytes(data, begin)
             if self.is_judged:
-                self.need = 0  # whatever is here is looked at when it is known who it is
+                self.need = 0  # the bytes here are handled once its user is known
             self._rest += data[at:]
         except ProtocolFault as fault:
             self._on_fault(fault)
         return self._take_events()
 
     def _on_bytes(self, data: bytes, at: int) -> int:
-        """What is whole from `at` on, and where the rest begins."""
+        """Handle the whole frames from `at` on; return where the rest begins."""
         if self.phase is ReaderPhase.HEADER:
             at = self._on_protocol_header(data)
         if self.phase is ReaderPhase.CLOSED:
@@ -156,8 +160,8 @@ class ServerConnection(FrameReader):
         return at if self.phase is ReaderPhase.HEADER else self.on_frames(data, at)
 
     def take_output(self) -> bytearray:
-        """What is to be sent now; it is not kept. All there is, but for large contents: then
-        there is more while `ahead` is true."""
+        """Return, and forget, the bytes to send now. These are all, except large contents: while
+        `ahead` is true there is more."""
         if self.ahead:
             out = self.ahead.take()
             if not self.ahead:
@@ -170,7 +174,7 @@ class ServerConnection(FrameReader):
         return out
 
     def next_timer(self) -> float | None:
-        """When `wake` wants to be called."""
+        """When to call `wake`."""
         if self.phase is ReaderPhase.CLOSED:
             return None
         beat = self._heartbeat.next_timer() if self.phase is ReaderPhase.OPEN else None
@@ -206,48 +210,48 @@ class ServerConnection(FrameReader):
         return self.phase is ReaderPhase.CLOSED
 
     def send(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
-        """One method, unless we have sent our close."""
+        """Send one method, unless we have sent our close."""
         if self.phase is not ReaderPhase.CLOSING and self.phase is not ReaderPhase.CLOSED:
             codec.append_method(self.out, channel, method, args)
 
     def send_large(
         self, channel: int, properties: bytes, size: int, parts: Iterable[bytes]
     ) -> None:
-        """The content of the method that was sent last, with a body of this size in parts."""
+        """Send the content of the method sent last, with a body of this size in parts."""
         codec.append_content_header(self.out, channel, properties, size)
         self.ahead.put(self.out, codec.body_frames(channel, parts, self.frame_bytes_max))
         self.out = bytearray()
 
     def hold_output(self) -> None:
-        """Nothing that has collected until now goes out before `release_output`."""
+        """Hold back everything collected so far until `release_output`."""
         self.ahead.hold(self.out)
         self.out = bytearray()
 
     def release_output(self) -> None:
-        """Who was told that its connection has ended gets nothing of it any more."""
+        """Send held output, unless the client was told that its connection has ended."""
         if self.has_ended:
             self.ahead.drop_held()
         else:
             self.ahead.release()
 
     def _cut_contents(self) -> None:
-        """The end must not wait until a large message has gone out, and nothing comes behind it."""
+        """The end must not wait until a large message was sent, and nothing may follow it."""
         self.ahead.drop_held()
         if self.ahead:
             self.out = self.ahead.cut()
 
     def accept_open(self) -> None:
-        """Accepts an `OpenRequested`; `close` refuses it."""
-        # Known hosts, of AMQP 0-9, are reserved in 0-9-1: there are libraries that take a fixed
-        # length for the field.  The exchange amq.failover tells where the members are.
+        """Accept an `OpenRequested`; `close` refuses it."""
+        # Known hosts, from AMQP 0-9, are reserved in 0-9-1: some libraries expect a fixed length
+        # for the field. The exchange amq.failover tells clients where the members are.
         self.send(0, "connection.open-ok", ("",))
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
-        """Send the reason and wait a while for the client's close-ok. `text` as it goes out."""
+        """Send the reason and wait a while for the client's close-ok. `text` is sent as it is."""
         if self.phase is ReaderPhase.CLOSE_RECEIVED:
             self.close_ok()  # it is closing anyway
         if self.phase is ReaderPhase.HEADER:
-            self.phase = ReaderPhase.CLOSED  # it is not known yet to be a client of AMQP
+            self.phase = ReaderPhase.CLOSED  # it is not known yet to speak AMQP
         if self.phase in (ReaderPhase.CLOSED, ReaderPhase.CLOSING):
             return
         self._cut_contents()
@@ -256,7 +260,7 @@ class ServerConnection(FrameReader):
         self.channels.clear()
 
     def close_ok(self) -> None:
-        """The reply to `CloseRequested`."""
+        """Reply to `CloseRequested`."""
         if self.phase is ReaderPhase.CLOSE_RECEIVED:
             self._cut_contents()
             self.send(0, "connection.close-ok")
@@ -286,7 +290,7 @@ class ServerConnection(FrameReader):
         channel.reset()
 
     def channel_close_ok(self, number: int) -> None:
-        """The reply to `ChannelCloseRequested`."""
+        """Reply to `ChannelCloseRequested`."""
         channel = self.channels.get(number)
         if channel is not None and channel.state is ChannelState.CLOSE_REQUESTED:
             del self.channels[number]
@@ -358,14 +362,14 @@ class ServerConnection(FrameReader):
     def _on_channel_open(self, number: int, channel: ChannelIn | None) -> None:
         if channel is not None:
             if channel.sent_close_ok:
-                channel = None  # for this client the number is free, it need not send close-ok
+                channel = None  # for this client the number is free; it need not send close-ok
             elif channel.state is ChannelState.CLOSING:
                 return
         if channel is not None:
             text = f"second 'channel.open' seen on channel {number}"
             raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
         if len(self.channels) >= self._channel_max:
-            # Those that we have closed do not count, whether or not the client has confirmed it.
+            # Channels closed by us do not count, whether or not the client has confirmed the close.
             count = sum(not one.sent_close for one in self.channels.values())
             if count >= self._channel_max:
                 text = f"number of channels opened ({count}) has reached the negotiated channel_max"
@@ -377,7 +381,7 @@ class ServerConnection(FrameReader):
         self.events.append(ChannelOpened(number))
 
     def _on_closing_channel(self, number: int, channel: ChannelIn, name: str) -> None:
-        """Only the end of the channel counts now; both sides may have sent their close at once."""
+        """Only the end of the channel matters now; both sides may have sent their close at once."""
         if name == "channel.close-ok" and channel.sent_close:
             del self.channels[number]
         elif name == "channel.close":
@@ -390,7 +394,7 @@ class ServerConnection(FrameReader):
     # -- the connection's own methods ------------------------------------------------------------
 
     def _on_protocol_header(self, data: bytes) -> int:
-        """AMQP 0-9-1, or the client gets our protocol header and is closed."""
+        """Accept AMQP 0-9-1; any other client gets our protocol header and is closed."""
         head = bytes(data[:8])
         if not any(one.startswith(head) for one in (codec.PROTOCOL_HEADER, codec.HEADER_OF_0_9)):
             self.out += codec.PROTOCOL_HEADER
@@ -426,8 +430,8 @@ class ServerConnection(FrameReader):
             self._log_in(user)
 
     def logged_in(self, user: str, now: float, note: str = "") -> list[Event]:
-        """It is known now who it is (empty: refused, and `note` is told beside): go on with what
-        came meanwhile."""
+        """Its user is known now (empty: refused, with `note` sent along): handle what arrived
+        meanwhile."""
         if self.phase is not ReaderPhase.LOGIN:
             return []
         self._now = now
@@ -438,7 +442,7 @@ class ServerConnection(FrameReader):
         return [*self._take_events(), *self.receive(b"", now)]
 
     def _refuse_login(self, text: str) -> None:
-        """With the reason, if the client expects one; else its socket is closed."""
+        """Refuse with the reason, if the client expects one; otherwise close its socket."""
         claimed, mechanism = self._claimed, self._mechanism
         refused = Faulted(errors.ACCESS_REFUSED, f"login of '{claimed}' refused ({mechanism})")
         if not has_capability(self.client_properties, "authentication_failure_close"):
@@ -466,7 +470,7 @@ class ServerConnection(FrameReader):
         self.phase = ReaderPhase.OPENING
 
     def _on_open(self, args: tuple[Value, ...]) -> None:
-        """Open at once: clients may go on sending before they have read our reply."""
+        """Open at once: clients may send before they have read our reply."""
         self.phase, self._deadline = ReaderPhase.OPEN, None
         self._heartbeat.start(self._now)
         vhost = cast("str", args[0])

@@ -43,9 +43,9 @@ REPLY_NAMES: dict[int, str] = {
 
 
 class ProtocolFault(Exception):
-    """Bytes or an order of methods that AMQP does not allow. It ends the connection.
+    """Bytes or an order of methods that AMQP does not allow. Ends the connection.
 
-    `text` names what is wrong and where. Class and method are those of the method at fault, if any.
+    `text` says what is wrong and where. Class and method are those of the method at fault, if any.
     """
 
     def __init__(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:

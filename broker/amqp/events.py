@@ -17,8 +17,8 @@ class OpenRequested(NamedTuple):
 
 
 class BodyPart(NamedTuple):
-    """A part of the body of a large message, ahead of the message; nothing else comes between on
-    its channel."""
+    """A part of the body of a large message, ahead of the message; nothing else comes between them
+    on its channel."""
 
     channel: int
     data: bytes
@@ -26,7 +26,7 @@ class BodyPart(NamedTuple):
 
 class Published(NamedTuple):
     """One message. `flags`: 1 mandatory, 2 immediate, 4 persistent (delivery mode 2), 8 in parts:
-    `body` is what comes after the parts."""
+    `body` follows the parts."""
 
     channel: int
     exchange: str
@@ -38,7 +38,7 @@ class Published(NamedTuple):
 
 
 class Oversized(NamedTuple):
-    """A message was announced that is larger than allowed; its channel now discards."""
+    """A message larger than allowed was announced; its channel now discards."""
 
     channel: int
     body_bytes: int
@@ -53,7 +53,7 @@ class Called(NamedTuple):
 
 
 class ChannelOpened(NamedTuple):
-    """Not replied to yet: the owner sends open-ok."""
+    """No reply was sent yet: the owner sends open-ok."""
 
     channel: int
 
@@ -80,7 +80,8 @@ class SecretUpdated(NamedTuple):
 
 
 class Faulted(NamedTuple):
-    """The client broke the protocol or fell silent: the connection has sent why and is ending."""
+    """The client broke the protocol or fell silent: the connection has sent the reason and is
+    ending."""
 
     code: int
     text: str

@@ -18,19 +18,19 @@ SHORT_STRING_BYTES_MAX = 255
 
 
 class Timestamp(int):
-    """Seconds since 1970. An int to everybody but the encoder."""
+    """Seconds since 1970. Only the encoder distinguishes it from an int."""
 
     __slots__ = ()
 
 
 class Long(int):
-    """Encoded with eight bytes however small it is, for who looks at the type."""
+    """Encoded with eight bytes even if small, for receivers that check the type."""
 
     __slots__ = ()
 
 
 class RawDecimal(bytes):
-    """A decimal as on the wire: the scale (one byte), the signed unscaled value (four bytes)."""
+    """A decimal in wire format: the scale (one byte), the signed unscaled value (four bytes)."""
 
     __slots__ = ()
 
@@ -52,7 +52,8 @@ _STRING, _BYTES, _ARRAY, _TABLE = ord("S"), ord("x"), ord("A"), ord("F")
 
 
 def decode_short_string(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """The string and where it ends. Strings that are no UTF-8 are refused: names become text."""
+    """The string and where it ends. Strings that are not UTF-8 are refused, because names become
+    text."""
     if at >= end:
         raise _short_of("short string", at)
     stop = at + 1 + data[at]
@@ -129,13 +130,13 @@ def _decode_value(data: bytes, at: int, end: int, depth: int) -> tuple[Value, in
 
 
 def encode_short_string(text: str) -> bytes:
-    """Text of at most 255 bytes: the caller checks names, `clip` shortens free text."""
+    """Encode text of at most 255 bytes: the caller checks names, `clip` shortens free text."""
     data = text.encode()
     return bytes((len(data),)) + data
 
 
 def clip(text: str) -> str:
-    """Free text, such as that of a close method, cut so that it fits a short string."""
+    """Cut free text, such as that of a close method, so that it fits a short string."""
     data = text.encode("utf-8", "replace")
     if len(data) <= SHORT_STRING_BYTES_MAX:
         return data.decode()
@@ -153,7 +154,9 @@ def encode_table(table: Table) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """The tag and the value. Whole numbers take `I`, or `l` when they need it, as brokers do."""
+    """Encode tag and value. Whole numbers take `I`, or `l` when they need it, as in other
+    brokers.
+    """
     match value:
         case None:
             return b"V"
@@ -180,7 +183,7 @@ def encode_value(value: Value) -> bytes:
 
 
 def _span(what: str, data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where that which has a four-byte length begins and ends."""
+    """Begin and end of the content whose four-byte length is here."""
     if end - at < 4:
         raise _short_of(what, at)
     stop = at + 4 + int.from_bytes(data[at : at + 4], "big")

@@ -31,7 +31,7 @@ from broker.amqp.handshake import Limits
 _BODY_PREFIX = struct.Struct(">BBHI")  # the header's end octet, then the body's frame header
 _new = tuple.__new__  # half the cost of calling the class
 _CACHE_MAX = 512
-_CACHED_BYTES_MAX = 256  # what is longer hardly repeats
+_CACHED_BYTES_MAX = 256  # longer ones hardly repeat
 
 
 class ReaderPhase(Enum):
@@ -50,7 +50,7 @@ _PAUSES = (ReaderPhase.CLOSED, ReaderPhase.LOGIN)
 
 
 class FrameReader(ABC):
-    """What comes in. Whoever inherits handles the methods."""
+    """The input side; subclasses handle the methods."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -58,7 +58,7 @@ class FrameReader(ABC):
         self.frame_bytes_max = errors.FRAME_MIN_BYTES  # until both sides have tuned
         self.channels: dict[int, ChannelIn] = {}
         self.events: list[Event] = []
-        self.need = 8  # how many bytes the first incomplete frame has
+        self.need = 8  # size of the first incomplete frame
         self._addresses: dict[bytes, Address] = {}
         self._seen: dict[bytes, codec.Properties] = {}
 
@@ -67,7 +67,7 @@ class FrameReader(ABC):
         """A method frame on channel `number` whose payload is `data[start:end]`."""
 
     def remember_address(self, payload: bytes, args: tuple[Value, ...]) -> Address:
-        """The address that a publish names, kept under the bytes of its method frame."""
+        """The address of a publish, cached under the bytes of its method frame."""
         exchange, key, mandatory, immediate = args
         bits = bool(mandatory) + 2 * bool(immediate)
         address = (cast("str", exchange), cast("str", key), bits)
@@ -77,7 +77,7 @@ class FrameReader(ABC):
         return address
 
     def on_frames(self, data: bytes, at: int) -> int:
-        """All whole frames from `at`, and where the first incomplete one starts."""
+        """Handle all whole frames from `at`; return where the first incomplete one starts."""
         unpack, unpack_header = codec.FRAME_HEAD.unpack_from, codec.HEADER_HEAD.unpack_from
         channels, addresses, seen = self.channels, self._addresses, self._seen
         events, size = self.events, len(data)
@@ -105,7 +105,7 @@ class FrameReader(ABC):
                 if channel is None or not channel.is_idle:
                     self.on_method(number, data, start, end)
                     continue
-                # Is this all of it: header, then one body frame?
+                # Is this the whole message: header, then one body frame?
                 if size - at > 28:
                     kind, other, length, class_id, _, announced = unpack_header(data, at)
                     end = at + 7 + length
@@ -139,8 +139,8 @@ class FrameReader(ABC):
         return at
 
     def _on_alike(self, data: bytes, at: int, same: bytes, before: Event) -> int:
-        """Publishes that have the octets of the one before up to their bodies, `same`, which are as
-        good as they were there. Return where the first other frame starts."""
+        """Handle publishes whose octets up to their bodies, `same`, equal those of the previous one
+        and so need no check. Return where the first other frame starts."""
         number, exchange, key, flags, properties, body, user_id = cast("Published", before)
         events, size, announced = self.events, len(data), len(body)
         while data.startswith(same, at):
@@ -201,6 +201,6 @@ class FrameReader(ABC):
             self.events.append(message)
 
     def _kept_of(self, channel: ChannelIn) -> int:
-        """How much of the message under way is kept here before it goes on."""
+        """How much of the message in progress is kept here before it is passed on."""
         whole = channel.announced
         return PART_BYTES + self.frame_bytes_max if whole > WHOLE_BYTES_MAX else whole

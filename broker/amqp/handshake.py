@@ -17,8 +17,8 @@ from broker.amqp.errors import (
 from broker.amqp.fields import Table, Value, decode_table, encode_long_string
 
 Authenticate = Callable[["Credentials"], "str | None"]
-"""Who it is that logs in with these credentials, from where this connection comes. Empty: they are
-refused. None: not known yet, `ServerConnection.logged_in` will say it. May raise ProtocolFault."""
+"""Returns the user that these credentials, from this connection's address, identify. Empty: they
+are refused. None: not known yet, `ServerConnection.logged_in` will say. May raise ProtocolFault."""
 
 CAPABILITIES: Table = {
     "publisher_confirms": True,
@@ -30,14 +30,14 @@ CAPABILITIES: Table = {
     "authentication_failure_close": True,
     "per_consumer_qos": True,
     "direct_reply_to": True,
-    "queue_numbers": True,  # of deliveries, told to a consumer that asks for them
-    "followed_queues": True,  # a consumer may be told what is held, and what has left
-    "numbered_publishes": True,  # what a producer numbers is taken once
+    "queue_numbers": True,  # of deliveries, for consumers that ask for them
+    "followed_queues": True,  # a consumer may learn what is held, and what has left
+    "numbered_publishes": True,  # a numbered message of a producer is taken once
 }
 
 
 MECHANISMS = ("PLAIN", "AMQPLAIN")
-"""Those that take a password."""
+"""The mechanisms that take a password."""
 
 
 class Limits(NamedTuple):
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
     handshake_s: float = 10.0
     closing_s: float = 10.0
     message_bytes_max: int = 128 * 1024 * 1024
-    assembly_bytes_max: int = 64 * 1024 * 1024  # bodies under way on all channels, as far as kept
+    assembly_bytes_max: int = 64 * 1024 * 1024  # bodies in progress on all channels, as far as kept
 
 
 class ServerIdentity(NamedTuple):
@@ -80,7 +80,7 @@ class Tuned(NamedTuple):
 
 
 def negotiate(limits: Limits, args: tuple[Value, ...]) -> Tuned:
-    """The agreed values. Zero from the client means: no limit of mine, so ours holds."""
+    """The agreed values. Zero from the client means that it sets no limit, so ours applies."""
     channel_max, frame_max, heartbeat = args
     assert isinstance(channel_max, int)
     assert isinstance(frame_max, int)
@@ -116,12 +116,12 @@ class Credentials(NamedTuple):
     user: str
     password: str
     mechanism: str
-    """With EXTERNAL the client is who its certificate names, with ANONYMOUS who the operator says;
-    user and password are empty."""
+    """With EXTERNAL the certificate names the client's user, with ANONYMOUS the operator does; user
+    and password are empty."""
 
 
 def credentials_of(mechanism: str, response: bytes) -> Credentials:
-    """The credentials in a client's SASL response; a fault if it is none of that mechanism."""
+    """The credentials in a client's SASL response; a fault if it is not one of that mechanism."""
     match mechanism:
         case "PLAIN":
             user, password = _plain(response)

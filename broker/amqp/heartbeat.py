@@ -4,8 +4,8 @@
 class Heartbeat:
     """Send at least twice per interval; a client that sends nothing for two intervals is gone.
 
-    Any traffic counts as a heartbeat. While its socket is not read nothing of a client is received,
-    so its silence does not count.
+    Any traffic counts as a heartbeat. While its socket is not read nothing from a client is
+    received, so its silence does not count.
     """
 
     def __init__(self, interval_s: int, now: float) -> None:

@@ -11,27 +11,27 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 TAKEN_BYTES = 512 << 10
-"""Of frames of large contents that go out at once."""
+"""Bytes of frames of large contents sent at once."""
 
 _Piece: TypeAlias = bytearray | Iterator[bytes]
 
 
 class Ahead(deque[_Piece]):
-    """Bytes, and contents whose frames are made later, in their order; true while there are any,
-    as all deques: that is asked for each delivery."""
+    """Bytes, and contents whose frames are made later, in order; true while there are any, like a
+    deque, because every delivery asks."""
 
     __slots__ = ("held",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: deque[_Piece] = deque()  # set aside while no client is replied to
+        self.held: deque[_Piece] = deque()  # set aside while the client gets no replies
 
     def put(self, before: bytearray, frames: Iterator[bytes]) -> None:
         """Add a content behind these bytes."""
         self.extend((before, frames))
 
     def take(self) -> bytearray:
-        """Return what goes out next: whole frames, and not much more than `TAKEN_BYTES` of them."""
+        """Return the next output: whole frames, and not much more than `TAKEN_BYTES` of them."""
         out = bytearray()
         while self and len(out) < TAKEN_BYTES:
             first = self[0]
@@ -44,7 +44,8 @@ class Ahead(deque[_Piece]):
         return out
 
     def cut(self) -> bytearray:
-        """Forget the contents and all that follows the first of them; return what came before."""
+        """Forget the contents and everything that follows the first of them; return the bytes
+        before it."""
         before = bytearray()
         for piece in self:
             if not isinstance(piece, bytearray):
@@ -54,17 +55,17 @@ class Ahead(deque[_Piece]):
         return before
 
     def hold(self, out: bytearray) -> None:
-        """Set all aside, and these bytes behind it."""
+        """Set everything aside, with these bytes behind it."""
         self.held += self
         if out:
             self.held.append(out)
         self.clear()
 
     def release(self) -> None:
-        """What was set aside goes first again."""
+        """The output that was set aside goes first again."""
         self.extendleft(reversed(self.held))
         self.held.clear()
 
     def drop_held(self) -> None:
-        """It is too late for what was set aside."""
+        """It is too late for the output that was set aside."""
         self.held.clear()

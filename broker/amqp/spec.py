@@ -99,7 +99,7 @@ class Field(NamedTuple):
 
 
 class Method(NamedTuple):
-    """One row of the table. `wire_id` are the four bytes that its frame's payload begins with."""
+    """One row of the table. `wire_id` is the four bytes with which its frame's payload begins."""
 
     name: str
     class_id: int

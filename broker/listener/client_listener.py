@@ -36,7 +36,7 @@ BACKLOG = 512
 SWEEP_S = 0.25
 OPEN_FILES_WANTED = 65_536
 LEVELS = {"connected": logging.INFO, "disconnected": logging.INFO}
-"""Of the lines about clients by kind; the others are warnings."""
+"""Levels of log lines about clients, by kind; all other kinds are warnings."""
 LIMITED_BY = {
     "refused_full": "--max-connections", "refused_of_address": "--connection-limit-per-ip",
     "refused_negotiating": "--max-negotiating",
@@ -46,7 +46,7 @@ LIMITED_BY = {
 
 _ANYWHERE = re.compile(r"(?<=:)(?:0\.0\.0\.0|\[::\])(?=:\d)")
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Addresses that are nobody's (RFC 5737, RFC 3849): to choose a way to them sends nothing."""
+"""Addresses that belong to nobody (RFC 5737, RFC 3849): choosing a route to them sends nothing."""
 
 
 class PortTaken(Exception):
@@ -54,11 +54,11 @@ class PortTaken(Exception):
 
 
 class AccessFileError(Exception):
-    """A file of users or rules cannot be used; the text names option, file and line."""
+    """A file of users or rules is unusable; the text names option, file and line."""
 
 
 def acl_in(path: Path | None) -> Acl | None:
-    """Return the rules of a file; it blocks.  Raises AccessFileError."""
+    """Return the rules of a file; blocks. Raises AccessFileError."""
     if path is None:
         return None
     try:
@@ -70,7 +70,7 @@ def acl_in(path: Path | None) -> Acl | None:
 
 
 def users_in(path: Path | None) -> dict[str, FileUser]:
-    """Return the users of a file; it blocks.  Raises AccessFileError."""
+    """Return the users of a file; blocks. Raises AccessFileError."""
     if path is None:
         return {}
     try:
@@ -102,7 +102,7 @@ class ClientListener:
 
     @property
     def member(self) -> Served:
-        """Who serves."""
+        """The member that serves."""
         assert self._member is not None
         return self._member
 
@@ -113,25 +113,25 @@ class ClientListener:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return what was counted here; the prefix `listener.` is the caller's."""
+        """Return the counters kept here; the caller adds the prefix `listener.`."""
         return {
             **self._counters, **self.limits.counters,
             "negotiating": self.limits.negotiating, "sockets": self.limits.connections,
         }  # fmt: skip
 
     def refused(self) -> int:
-        """How many connections the limits kept out."""
+        """How many connections the limits refused."""
         return sum(self.limits.counters[name] for name in LIMITED_BY)
 
     def begin_tls(self, options: TlsOptions) -> None:
-        """Read the files, at the start.  Raises TlsFileError."""
+        """Read the files at the start. Raises TlsFileError."""
         self.tls = server_tls(options)
         log.info("TLS: %s", self.tls.describe())
         if self.tls.warning:
             log.warning("TLS: %s", self.tls.warning)
 
     def begin_access(self, options: AccessOptions) -> None:
-        """Read the files of users and rules, at the start, and make ready to ask a server.
+        """Read the files of users and rules at the start, and prepare to ask a server.
 
         Raises AccessFileError, TlsFileError.
         """
@@ -147,7 +147,7 @@ class ClientListener:
             log.info("users in %s: %d", options.user_file, len(users))
 
     async def bind(self, host: str, port: int, *, tls: bool = False) -> int:
-        """Take the port and return its number; nobody is served yet.  Raises PortTaken."""
+        """Bind the port and return its number; nobody is served yet. Raises PortTaken."""
         try:
             server = await self._loop.create_server(
                 lambda: ClientSocket(self, tls=tls),
@@ -167,7 +167,7 @@ class ClientListener:
         self._sweep()
 
     async def close(self) -> None:
-        """Give the ports back; connections are not touched."""
+        """Release the ports; connections are not touched."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._auth is not None:
@@ -182,7 +182,7 @@ class ClientListener:
     # -- called by sockets (`Listening`) ---------------------------------------------------------
 
     def accept(self, one: ClientSocket, host: str) -> Admission | None:
-        """Count it in; None: it is not let in, which is logged."""
+        """Count the connection; None: it is refused, which is logged."""
         found = self.limits.accept(host, time.monotonic())
         if isinstance(found, NotLetIn):
             option = LIMITED_BY[found.counter]
@@ -192,35 +192,35 @@ class ClientListener:
         return found
 
     def opened(self, one: Admission) -> None:
-        """It has logged in."""
+        """The client has logged in."""
         self.limits.opened(one)
 
     def closed(self, one: Admission) -> None:
-        """It is gone."""
+        """The connection is gone."""
         self.limits.closed(one)
         self._sockets.pop(one, None)
 
     def tls_context(self) -> ssl.SSLContext:
-        """Return what new connections are encrypted with; there is TLS."""
+        """Return the context that encrypts new connections; TLS is in use."""
         assert self.tls is not None
         return self.tls.context
 
     def tls_transport(self, raw: asyncio.Transport) -> TlsTransport:
-        """A TLS handshake begins, with the certificate that is in force."""
+        """A TLS handshake begins, with the certificate in force."""
         assert self.tls is not None
         return TlsTransport(raw, self.tls.context)
 
     def secured(self) -> None:
-        """It is done."""
+        """The handshake is done."""
         self._counters["tls_handshakes"] += 1
 
     def not_secured(self, peer: str, error: ssl.SSLError) -> None:
-        """It came to nothing, or TLS was broken later."""
+        """The handshake failed, or TLS was broken later."""
         self._counters["tls_handshakes_failed"] += 1
         self.log("tls", f"client {peer}: TLS failed: {tls_reason(error)}")
 
     def _sweep(self) -> None:
-        """End what negotiates for too long."""
+        """End connections that negotiate for too long."""
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
         now = time.monotonic()
         for admission in self.limits.overdue(now):
@@ -238,13 +238,13 @@ def _write(kind: str, text: str) -> None:
 
 
 def bind_sentence(host: str, port: int, option: str, error: OSError) -> str:
-    """Why a port cannot be had, and what to do."""
+    """Why a port is unavailable, and what to do."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     what = f"cannot listen on {where}"
     match error.errno:
         case errno.EADDRINUSE:
             return f"{what}: another program listens there; stop it, or give another {option}"
-        case errno.EADDRNOTAVAIL | None:  # asyncio's own words, which have no number
+        case errno.EADDRNOTAVAIL | None:  # asyncio's own errors, which have no number
             return f"{what}: this machine has no such address; give one of its own to --interface"
         case errno.EACCES:
             return f"{what}: not permitted to this user; give a {option} from 1024 on"
@@ -256,8 +256,8 @@ def bind_sentence(host: str, port: int, option: str, error: OSError) -> str:
 
 
 def reachable(url: str) -> str:
-    """The URL for others: with the address by which this machine reaches other networks, or its
-    name, in place of 0.0.0.0 and ::, which are no addresses for a client."""
+    """The URL for others. 0.0.0.0 and :: are no addresses for a client: in their place it has the
+    address by which this machine reaches other networks, or its name."""
     return _ANYWHERE.sub(lambda match: _own_address(match[0]), url)
 
 
@@ -267,13 +267,13 @@ def _own_address(anywhere: str) -> str:
         with socket.socket(family, socket.SOCK_DGRAM) as tried:
             tried.connect((_ELSEWHERE[family], 9))
             found = str(tried.getsockname()[0])
-    except OSError:  # no way to other networks
+    except OSError:  # no route to other networks
         return socket.gethostname()
     return f"[{found}]" if family == socket.AF_INET6 else found
 
 
 def raise_open_files() -> int:
-    """Let this process have as many open files as it may; return how many."""
+    """Raise this process's limit of open files as far as it may; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -16,7 +16,7 @@ from broker.listener.tls_transport import TlsTransport
 from vsync.admin.protocol import PREAMBLE
 
 WRITE_BUFFER_HIGH = 1 << 20
-"""Above this much unsent output a client is too slow to read: its own input waits."""
+"""With more unsent output than this a client reads too slowly: its own input waits."""
 MANAGEMENT_IDLE_S = 60.0
 """A management connection is for one question, or a few."""
 TLS_RECORD = b"\x16\x03"
@@ -40,7 +40,7 @@ class Served(Protocol):
 
     @property
     def operations(self) -> Managed:
-        """What management asks."""
+        """The operations behind management requests."""
 
 
 class Listening(Protocol):
@@ -48,28 +48,28 @@ class Listening(Protocol):
 
     @property
     def member(self) -> Served:
-        """Who serves."""
+        """The member that serves."""
 
     def accept(self, one: ClientSocket, host: str) -> Admission | None:
-        """Count it in; None: it is not let in, which is logged."""
+        """Count the connection; None: it is refused, which is logged."""
 
     def tls_transport(self, raw: asyncio.Transport) -> TlsTransport:
-        """A TLS handshake begins, with the certificate that is in force."""
+        """A TLS handshake begins, with the certificate in force."""
 
     def secured(self) -> None:
-        """It is done."""
+        """The handshake is done."""
 
     def not_secured(self, peer: str, error: ssl.SSLError) -> None:
-        """It came to nothing, or TLS was broken later."""
+        """The handshake failed, or TLS was broken later."""
 
     def opened(self, one: Admission) -> None:
-        """It has logged in."""
+        """The client has logged in."""
 
     def closed(self, one: Admission) -> None:
-        """It is gone."""
+        """The connection is gone."""
 
     def log(self, kind: str, text: str) -> None:
-        """A line, unless there are too many of its kind."""
+        """Log a line, unless there are too many of its kind."""
 
 
 class ClientSocket(asyncio.Protocol):
@@ -86,7 +86,7 @@ class ClientSocket(asyncio.Protocol):
         self._link: ClientLink | None = None
         self._management: ManagementSession | None = None
         self._asked_at = 0.0
-        self._is_full = False  # its answers wait for it to read them
+        self._is_full = False  # its answers wait until it reads them
         self._reads = True  # requests
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,7 +106,7 @@ class ClientSocket(asyncio.Protocol):
             self.transport = self._secure = self._listener.tls_transport(self.transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: plain, or what TLS makes of them."""
+        """Bytes arrived: plain, or decrypted by TLS."""
         tls = self._secure
         if tls is None:
             self._received(data)
@@ -128,7 +128,7 @@ class ClientSocket(asyncio.Protocol):
             tls.close()
 
     def _received(self, data: bytes) -> None:
-        """The first eight decide which protocol it is."""
+        """The first eight bytes decide which protocol it is."""
         if self._link is not None:
             self._link.data_received(data)
             self._look_whether_open(self._link)
@@ -167,7 +167,7 @@ class ClientSocket(asyncio.Protocol):
         self._write_answers(self._management.data_received(data))
 
     def _write_answers(self, answers: bytes) -> None:
-        """Replies to requests; while one waits no more are read."""
+        """Reply to requests; while one waits no more are read."""
         session, transport = self._management, self.transport
         assert session is not None
         assert transport is not None
@@ -193,9 +193,9 @@ class ClientSocket(asyncio.Protocol):
             self.transport.pause_reading()
 
     def overdue(self, now: float) -> bool:
-        """Asked when the time to log in is over: whether the socket is to be closed for that.
+        """Called when the time to log in is over: whether to close the socket for that.
 
-        What speaks AMQP has a time limit of its own, and is told why it is closed.
+        An AMQP client has its own time limit, and is told why it is closed.
         """
         if self._link is not None:
             self._look_whether_open(self._link)

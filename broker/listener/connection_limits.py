@@ -15,7 +15,7 @@ from broker.access.login_delays import source_of
 from broker.options.client_ports import ClientLimits
 
 FILES_KEPT = 200
-"""Open files that clients may not have: the store, the log, the ring, transfers, management."""
+"""Open files not available to clients: the store, the log, the ring, transfers, management."""
 
 
 class Admission:
@@ -26,15 +26,15 @@ class Admission:
 
 
 class NotLetIn(NamedTuple):
-    """Why a socket is closed at once: what counts it, and a sentence."""
+    """Why a socket is closed at once: its counter, and a sentence."""
 
     counter: str
     reason: str
 
 
 class ConnectionLimits:
-    """All connections of one service, counted.  `open_files`: what this process may have, where
-    the limits leave the number of connections to it."""
+    """Counts all connections of one service. `open_files`: the limit of this process, where the
+    limits derive the number of connections from it."""
 
     def __init__(self, limits: ClientLimits, open_files: int = 0) -> None:
         self.limits = limits
@@ -65,7 +65,7 @@ class ConnectionLimits:
         return len(self._negotiating)
 
     def accept(self, host: str, now: float) -> Admission | NotLetIn:
-        """A socket was accepted: count it in, or say why it is not let in."""
+        """A socket was accepted: count it, or return why it is refused."""
         source = source_of(host)
         if (found := self._full(source)) is not None:
             self.counters[found.counter] += 1
@@ -97,19 +97,19 @@ class ConnectionLimits:
         return None
 
     def opened(self, one: Admission) -> None:
-        """It has logged in; harmless when that is known already."""
+        """The client has logged in; harmless if that is known already."""
         if one in self._negotiating:
             del self._negotiating[one]
             _less(self._negotiating_of, one.source)
 
     def closed(self, one: Admission) -> None:
-        """Its socket is gone.  To be called once."""
+        """Its socket is gone. Call it once."""
         self.opened(one)
         self._connections -= 1
         _less(self._of_source, one.source)
 
     def overdue(self, now: float) -> Iterator[Admission]:
-        """Those that have negotiated for too long; whoever calls ends them."""
+        """Connections that have negotiated for too long; the caller ends them."""
         for one in list(self._negotiating):
             if now - one.since > self.limits.negotiate_s:
                 yield one

@@ -35,7 +35,7 @@ log = logging.getLogger("qpidd.client")
 HEADERS = {"User-Agent": "qpidd", "Accept": "text/plain, */*", "Accept-Encoding": "identity"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 TRIES = 2
-"""A connection that was kept open may be closed while a question is on its way."""
+"""A connection that was kept open may be closed while a question is in transit."""
 
 
 class HttpWire:
@@ -70,18 +70,18 @@ class HttpWire:
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """This answer is no longer awaited."""
         if task := self._tasks.get(number):
             task.cancel()
 
     def wake_at(self, when: float) -> None:
-        """Have what is overdue refused then."""
+        """Arrange for overdue questions to be refused then."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(0.0, when - time.monotonic()), self.server.wake)
 
     async def close(self) -> None:
-        """End; nothing is answered any more."""
+        """Close; nothing is answered any more."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._tasks.values())
@@ -131,7 +131,7 @@ class HttpWire:
             return reply.status, body
 
     def _opened(self) -> aiohttp.ClientSession:
-        """The session; how long all of it may take is `AuthServer`'s."""
+        """The session; `AuthServer` limits how long everything may take."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=2 * AT_ONCE_MAX, ssl=self._tls),
@@ -143,13 +143,13 @@ class HttpWire:
 
 
 def is_in_clear(url: str) -> bool:
-    """Whether others may read on the way what is sent there."""
+    """Whether others may read what is sent there."""
     found = URL(url)
     return found.scheme == "http" and not is_loopback(found.host or "")
 
 
 def reason(error: Exception) -> str:
-    """Why there is no reply, without a word of what was asked or answered."""
+    """Why there is no reply, without a word of the question or the answer."""
     match error:
         case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as why):
             return tls_reason(why)

@@ -27,18 +27,18 @@ _VERIFY_MODES = {
 
 
 class TlsFileError(Exception):
-    """A file cannot be used; the text names the option, the file, and what is wrong."""
+    """A file is unusable; the text names the option, the file, and the fault."""
 
 
 class ServerTls(NamedTuple):
-    """What new connections are encrypted with, until other files are read."""
+    """The encryption of new connections, until other files are read."""
 
     context: ssl.SSLContext
     subject: str
-    """Of the server's own certificate; empty when it could not be read back."""
+    """Subject of the server's own certificate; empty if it could not be read back."""
     not_after: str
     warning: str
-    """What clients will find wrong with the certificate; empty: nothing that can be seen here."""
+    """What clients will find wrong with the certificate; empty: nothing visible from here."""
 
     @property
     def ends_at(self) -> float | None:
@@ -46,19 +46,19 @@ class ServerTls(NamedTuple):
         return ssl.cert_time_to_seconds(self.not_after) if self.not_after else None
 
     def describe(self) -> str:
-        """For the log."""
+        """A description for the log."""
         return f"certificate {self.subject or '(unknown)'}, good until {self.not_after or '?'}"
 
 
 def server_tls(options: TlsOptions) -> ServerTls:
-    """Read the files.  Raises TlsFileError; nothing of what was read before is changed."""
+    """Read the files. Raises TlsFileError; what was read before stays in force."""
     _check(options.certificate, "--tls-cert", "BEGIN CERTIFICATE", "a certificate")
     _load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), options.certificate, "--tls-cert")
     _check(options.key, "--tls-key", "PRIVATE KEY", "a private key", secret=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS_OF_1_2)
-    # A client that asks for new keys again and again has us compute for nothing.
+    # A client that keeps asking for new keys would cost us computation for nothing.
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     try:
         context.load_cert_chain(options.certificate, options.key, _no_password(options.key))
@@ -77,8 +77,8 @@ def server_tls(options: TlsOptions) -> ServerTls:
 
 
 def authorities(path: Path | None, option: str) -> ssl.SSLContext:
-    """Return what the certificate of a server that we ask is verified by; None: by those whom this
-    machine trusts.  Raises TlsFileError."""
+    """Return the context that verifies the certificate of a server that we ask; None: this
+    machine's own authorities. Raises TlsFileError."""
     if path is None:
         context = ssl.create_default_context()
     else:
@@ -86,12 +86,12 @@ def authorities(path: Path | None, option: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _load_authorities(context, path, option)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as Python before 3.13 has it
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as in Python before 3.13
     return context
 
 
 def encryption_of(connection: ssl.SSLObject) -> Encryption:
-    """What a finished handshake agreed on."""
+    """The outcome of a finished handshake."""
     cipher = connection.cipher()
     name, bits = (cipher[0], cipher[2]) if cipher else ("", 0)
     certificate = peer_certificate(connection.getpeercert())
@@ -114,7 +114,7 @@ _REASONS = {
 
 
 def tls_reason(error: ssl.SSLError) -> str:
-    """Why a handshake came to nothing, for the log."""
+    """Why a handshake failed, for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not taken: {error.verify_message}"
     reason = error.reason or ""
@@ -141,7 +141,7 @@ def _no_password(key: Path) -> Callable[[], str]:
 
 
 def _check(path: Path, option: str, mark: str, what: str, *, secret: bool = False) -> None:
-    """Whether the file can be read and holds something of the kind."""
+    """Whether the file is readable and holds something of the kind."""
     try:
         with path.open("rb") as file:
             text = file.read(PEM_BYTES_MAX)
@@ -158,14 +158,14 @@ def _check(path: Path, option: str, mark: str, what: str, *, secret: bool = Fals
 def _as_clients_see_it(options: TlsOptions) -> tuple[str, str, str]:
     """Shake hands with ourselves: subject and end of the certificate, and what is wrong with it.
 
-    The ssl module shows only certificates that a handshake verified; here the certificate itself
-    is what is trusted, so that its dates are all that can be wrong.
+    The ssl module shows only certificates that a handshake verified. Here the certificate itself is
+    trusted, so only its dates can be wrong.
     """
     try:
         found, warning = _verified(options), ""
     except ssl.SSLCertVerificationError as error:
         warning = f"clients will not take the certificate: {error.verify_message}"
-        try:  # when it began or ended is still to be told
+        try:  # its begin or end is still to be reported
             found = _verified(options, _NO_CHECK_TIME)
         except ssl.SSLError:
             return "", "", warning
@@ -176,7 +176,7 @@ def _as_clients_see_it(options: TlsOptions) -> tuple[str, str, str]:
 
 
 def _verified(options: TlsOptions, more: int = 0) -> dict[str, object]:
-    """Return the certificate as a client reads it that trusts it.  Raises ssl.SSLError."""
+    """Return the certificate as read by a client that trusts it. Raises ssl.SSLError."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(more)

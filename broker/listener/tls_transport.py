@@ -16,7 +16,8 @@ READ_BYTES = 256 * 1024
 
 
 class TlsTransport(asyncio.Transport):
-    """The transport that whoever speaks through TLS writes to; hand `receive` what the raw one got.
+    """The transport to which a protocol over TLS writes; pass `receive` the bytes of the raw
+    transport.
 
     `ended`: the client has closed its side of TLS, and nothing that follows counts.
     """
@@ -29,7 +30,7 @@ class TlsTransport(asyncio.Transport):
         self.is_open, self.ended = False, False
 
     def receive(self, data: bytes) -> bytes:
-        """Decrypt; raises ssl.SSLError, after the alert that says why is on its way."""
+        """Decrypt; raises ssl.SSLError, after sending the alert that says why."""
         self._incoming.write(data)
         try:
             if not self.is_open:
@@ -69,13 +70,13 @@ class TlsTransport(asyncio.Transport):
         return self._raw.can_write_eof()
 
     def write_eof(self) -> None:
-        """Say that this is the end; nothing that comes from now on counts."""
+        """Announce the end; nothing that arrives from now on counts."""
         self._say_end()
         self.ended = True
         self._raw.write_eof()
 
     def close(self) -> None:
-        """Say that this is the end, and close when all is sent."""
+        """Announce the end, and close when everything is sent."""
         if not self.ended:
             self._say_end()
         self._raw.close()
@@ -87,7 +88,7 @@ class TlsTransport(asyncio.Transport):
             self._flush()
 
     def abort(self) -> None:
-        """Close at once; what is not sent is lost."""
+        """Close at once; unsent bytes are lost."""
         self._raw.abort()
 
     def is_closing(self) -> bool:
@@ -99,7 +100,7 @@ class TlsTransport(asyncio.Transport):
         return self._raw.is_reading()
 
     def pause_reading(self) -> None:
-        """Leave what comes in the socket."""
+        """Leave arriving bytes in the socket."""
         self._raw.pause_reading()
 
     def resume_reading(self) -> None:
@@ -111,7 +112,7 @@ class TlsTransport(asyncio.Transport):
         self._raw.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """What is encrypted and not sent."""
+        """Bytes encrypted and not sent."""
         return self._raw.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: object = None) -> object:

@@ -14,26 +14,27 @@ from broker.access.backends import REFUSED, Login
 from vsync.types import record
 
 KEPT_S = 5.0
-"""How long a login is believed: a change of the user counts after that at the latest."""
+"""How long a login is cached; a change of the user takes effect after that at the latest."""
 KEPT_MAX = 1024
 CREDENTIALS_BYTES_MAX = 4096
 
 Check = Callable[[str, str, str], Awaitable[Login]]
-"""What becomes of the login of a user with this password, who connects from this address."""
+"""The result of a login with this user and password from this address."""
 
 
 @record
 class Identity:
-    """A user who was authenticated, and from where."""
+    """An authenticated user, and its address."""
 
     name: str
     tags: frozenset[str]
     address: str
     """HOST:PORT."""
     login: Login = REFUSED
-    """By which the user came in; that of the broker's own parts is none."""
+    """The login by which the user came in; the broker's own parts have none."""
     vhosts: frozenset[str] | None = None
-    """Which it may enter of those that a request is about; None: the definitions say it."""
+    """Which virtual hosts it may enter, of those that a request is about; None: the definitions
+    say."""
 
     @property
     def administers(self) -> bool:
@@ -54,7 +55,9 @@ class Identity:
 
 
 def credentials(header: str) -> tuple[str, str] | None:
-    """Return user and password of an Authorization header; None if it is none of basic's."""
+    """Return user and password of an Authorization header; None if it is not basic
+    authentication.
+    """
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic" or len(encoded) > CREDENTIALS_BYTES_MAX:
         return None
@@ -68,10 +71,10 @@ def credentials(header: str) -> tuple[str, str] | None:
 
 
 class Logins:
-    """Logins that were good, so that a page of ten requests asks the back end once."""
+    """Successful logins, so that a page of ten requests asks the back end once."""
 
     def __init__(self, check: Check, version: Callable[[], object]) -> None:
-        """`version` is another one whenever users have changed."""
+        """`version` changes whenever users have changed."""
         self._check, self._version = check, version
         self._kept_version: object = None
         self._secret = secrets.token_bytes(32)
@@ -79,7 +82,7 @@ class Logins:
         self.counters = {"logins": 0, "logins_refused": 0}
 
     async def login(self, user: str, password: str, address: str) -> Identity | None:
-        """Return who it is; None: these credentials are not good from there."""
+        """Return the identity; None: these credentials are not valid from there."""
         loop = asyncio.get_running_loop()
         host = address.rpartition(":")[0]
         key = hmac.new(self._secret, repr((user, password, host)).encode(), hashlib.sha256).digest()

@@ -31,12 +31,12 @@ class AmqpRefused(Exception):
 
     @property
     def explanation(self) -> str:
-        """The text without the name of the code that it begins with."""
+        """The text without the code's name at its beginning."""
         return self.text.partition(" - ")[2] or self.text
 
 
 class Answer(NamedTuple):
-    """One method of the broker's, with its content if it has any."""
+    """One method of the broker, with its content if it has any."""
 
     method: str
     args: tuple[Value, ...] = ()
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
 
 
 class _Wire(asyncio.Transport):
-    """What the gateway takes for the client's socket."""
+    """Stands in for the client's socket at the gateway."""
 
     def __init__(self, client: InternalClient) -> None:
         super().__init__()
@@ -90,13 +90,13 @@ class InternalClient:
         *,
         stays: bool = False,
     ) -> None:
-        """`stays`: it is a part of the cluster, and served, too, where no client is let in."""
+        """`stays`: it is part of the cluster, and is served even where no client is let in."""
         self._loop = asyncio.get_running_loop()
         self._vhost = vhost
         self._answers: asyncio.Queue[Answer | AmqpRefused] = asyncio.Queue()
         self._rest = bytearray()
         self._content: Answer | None = None
-        self._body: list[bytes] = []  # of the content, as far as it came
+        self._body: list[bytes] = []  # the content received so far
         self._left = 0  # bytes of it
         self._unsent = bytearray()
         self._held = self._ended = False
@@ -124,7 +124,7 @@ class InternalClient:
     ) -> None:
         try:
             if error is None and self._refused is None:
-                # What was settled before is done when this is answered.
+                # Everything settled before is done when this is answered.
                 await self.call("channel.close", (200, "", 0, 0))
         finally:
             self._drop()
@@ -132,14 +132,14 @@ class InternalClient:
     # -- requests --------------------------------------------------------------------------------
 
     async def call(self, method: str, args: tuple[Value, ...] = ()) -> Answer:
-        """Send a method, and return what the broker answers.  Raises AmqpRefused."""
+        """Send a method, and return the broker's answer. Raises AmqpRefused."""
         out = bytearray()
         codec.append_method(out, CHANNEL, method, args)
         self._send(out)
         return await self.answer()
 
     def tell(self, method: str, args: tuple[Value, ...]) -> None:
-        """Send a method that has no answer, or whose answer is awaited later."""
+        """Send a method without an answer, or whose answer is awaited later."""
         out = bytearray()
         codec.append_method(out, CHANNEL, method, args)
         self._send(out)
@@ -147,9 +147,9 @@ class InternalClient:
     async def publish(
         self, exchange: str, key: str, properties: Mapping[str, Value] | bytes, body: bytes
     ) -> bool:
-        """Publish, and wait until it is confirmed; whether it reached a queue.
+        """Publish, and wait for the confirm; return whether it reached a queue.
 
-        `properties` may be those of another message, as they came.
+        `properties` may be the unchanged properties of another message.
         """
         await self.call("confirm.select", (False,))
         out = bytearray()
@@ -173,7 +173,7 @@ class InternalClient:
     # -- the gateway's side ----------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
-        """Bytes of the broker."""
+        """Bytes from the broker."""
         self._rest += data
         frames, end = codec.split_frames(self._rest)
         taken = bytes(self._rest[:end])
@@ -217,7 +217,7 @@ class InternalClient:
         self._loop.call_soon(self._drop)
 
     def hold(self, *, on: bool) -> None:
-        """The broker reads this client no more for now, or again."""
+        """The broker stops reading this client for now, or resumes."""
         self._held = on
         if not on and self._unsent:
             self._loop.call_soon(self._send, bytearray())
@@ -229,7 +229,7 @@ class InternalClient:
             self._link.data_received(data)
 
     async def answer(self) -> Answer:
-        """Return the next answer of the broker.  Raises AmqpRefused."""
+        """Return the next answer of the broker. Raises AmqpRefused."""
         if self._refused is not None and self._answers.empty():
             raise self._refused
         answer = await self._answers.get()
@@ -238,7 +238,7 @@ class InternalClient:
         return answer
 
     def _drop(self) -> None:
-        """What a socket that is gone does."""
+        """Act like a socket that is gone."""
         link, self._link = self._link, None
         self._ended = True
         if link is not None:

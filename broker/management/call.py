@@ -38,19 +38,21 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Vary": "accept, accept-encoding, origin",
 }
-"""Of every reply."""
+"""Headers of every reply."""
 
 
 NAME_BYTES_MAX = 255
-"""What AMQP can carry."""
+"""The longest name in AMQP."""
 VALUES_MAX = 20_000
-"""In a body that is not the definitions of a cluster: to read them takes some milliseconds."""
+"""Values in a body other than the definitions of a cluster: reading them takes some
+milliseconds.
+"""
 AT_ONCE_BYTES = 64 * 1024
-"""A body that may be large and is not is read in one step."""
+"""Up to this size a body that may be large is read in one step."""
 
 
 SECONDS_MAX = 31_536_000
-"""Of the parameters that ask for samples: a year."""
+"""The maximum of the parameters that request samples: a year."""
 
 
 class Problem(Exception):
@@ -68,7 +70,7 @@ def bad_request(reason: str) -> Problem:
 
 
 def key_missing(name: str) -> Problem:
-    """As RabbitMQ says that a field is not there."""
+    """RabbitMQ's refusal for a missing field."""
     return bad_request(f"[{{key_missing,{name}}}]")
 
 
@@ -82,24 +84,24 @@ def unavailable(reason: str) -> Problem:
 
 @record
 class Broker:
-    """The member behind the API: what is read, and through what it is changed."""
+    """The member behind the API: its readable state, and the ways to change it."""
 
     controller: Controller
     clients: Connections
     operations: Operations
     cluster: str
     listeners: tuple[tuple[str, str, int], ...]
-    """Protocol, address and port of each."""
+    """Protocol, address and port of each listener."""
     statistics: Statistics
     metrics: Pages
     shovels: Shovels
     findings: MemberFindings
     tls: Callable[[], ServerTls | None] = lambda: None
-    """What clients' connections are encrypted with now; None: there is no TLS."""
+    """The current encryption of clients' connections; None: there is no TLS."""
 
     @property
     def machine(self) -> Machine:
-        """The replicated state as it is now; a received state takes the place of an older one."""
+        """The current replicated state; a received state replaces an older one."""
         return self.controller.replica.machine
 
     @property
@@ -108,20 +110,20 @@ class Broker:
         return self.controller.me.name
 
     def demand_serving(self) -> None:
-        """Refuse what only a member of the primary view may say or do."""
+        """Refuse a request that only a member of the primary view may answer or carry out."""
         if not self.controller.serving:
             raise unavailable(f"this member does not serve: {self.controller.reason}")
 
 
 def enters(broker: Broker, user: Identity, vhost: str) -> bool:
-    """Whether this user has any business in a virtual host."""
+    """Whether this user has any rights in a virtual host."""
     if user.vhosts is not None:
         return vhost in user.vhosts
     return broker.clients.gateway.access.may_enter(user.name, vhost)
 
 
 class Reply(NamedTuple):
-    """What is sent back: a status, and a body if there is one; bytes are JSON already."""
+    """A reply: a status, and a body if there is one; bytes are JSON already."""
 
     status: int = 200
     body: object = None
@@ -140,19 +142,19 @@ class Call:
         query: Mapping[str, str],
         body: Sequence[bytes],
     ) -> None:
-        """`body` in parts, as they came."""
+        """`body` is in parts, as received."""
         self.broker, self.user, self.request = broker, user, request
         self.names, self.query, self._body = names, query, body
 
     # -- what was asked --------------------------------------------------------------------------
 
     def json(self) -> Object:
-        """Return the body, an object; an empty body is an empty one."""
+        """Return the body, an object; an empty body is an empty object."""
         body = b"".join(self._body)
         return _object(parse(body, VALUES_MAX)) if body.strip() else {}
 
     async def large_json(self, values_max: int = VALUES_MAX) -> Object:
-        """The same of a body that may be large: it is read in slices, while the loop turns."""
+        """The same for a body that may be large: it is read in slices, while the loop turns."""
         if sum(map(len, self._body)) <= AT_ONCE_BYTES:
             return self.json()
         slices = Slices()
@@ -166,11 +168,11 @@ class Call:
                 await slices.step()
 
     def flag(self, name: str) -> bool:
-        """Whether a parameter of the query says true."""
+        """Whether a parameter of the query is true."""
         return self.query.get(name, "").lower() == "true"
 
     def count(self, name: str, default: int, most: int) -> int:
-        """A whole number of the query, from 1 on."""
+        """A whole number in the query, from 1 on."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -179,7 +181,7 @@ class Call:
         return int(text)
 
     def spans(self) -> Spans:
-        """The samples that are asked for; of an age without an increment none, as in RabbitMQ."""
+        """The requested samples; an age without an increment requests none, as in RabbitMQ."""
         found: list[Span | None] = []
         for name in Spans._fields:
             age, step = (self.count(f"{name}_{one}", 0, SECONDS_MAX) for one in ("age", "incr"))
@@ -189,7 +191,7 @@ class Call:
     # -- the state -------------------------------------------------------------------------------
 
     def vhost(self) -> Vhost:
-        """The virtual host of the path, if this user may see it."""
+        """The virtual host in the path, if this user may see it."""
         name = self.names["vhost"]
         vhost = self.broker.machine.vhosts.get(name)
         if vhost is None or vhost.leaving:
@@ -198,14 +200,14 @@ class Call:
         return vhost
 
     def vhosts(self) -> list[Vhost]:
-        """Those that this user may see, or the one of the path."""
+        """The virtual hosts that this user may see, or the one in the path."""
         if "vhost" in self.names:
             return [self.vhost()]
         vhosts = self.broker.machine.vhosts.values()
         return [one for one in vhosts if not one.leaving and self.sees(one.name)]
 
     def sees(self, vhost: str) -> bool:
-        """Whether this user may see what is in a virtual host."""
+        """Whether this user may see the content of a virtual host."""
         return self.user.monitors or enters(self.broker, self.user, vhost)
 
     def demand_vhost(self, vhost: str) -> None:
@@ -214,7 +216,7 @@ class Call:
             raise Problem(401, "not_authorised", text)
 
     def amqp(self, vhost: str) -> InternalClient:
-        """An AMQP client as this user."""
+        """An AMQP client with this user."""
         user = self.user
         purpose = f"management API, request from {user.address}"
         return InternalClient(
@@ -226,7 +228,7 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Reply | StreamResponse]]
 
 
 class Route(NamedTuple):
-    """One path, its handlers by method, and the tag that a user needs at least."""
+    """One path, its handlers by method, and the lowest tag that a user needs."""
 
     path: str
     handlers: Mapping[str, Handler]
@@ -236,7 +238,7 @@ class Route(NamedTuple):
 
 
 def at_any_member(*routes: Route) -> tuple[Route, ...]:
-    """Have them answered also by a member that does not serve."""
+    """Let members answer these even when they do not serve."""
     return tuple(route._replace(of_primary=False) for route in routes)
 
 
@@ -247,13 +249,13 @@ def _object(found: Json) -> Object:
 
 
 def text_field(body: Object, name: str, default: str | None = None) -> str:
-    """A text of the body.  Raises Problem, as for the next ones."""
+    """A text in the body. Raises Problem, as the next ones do."""
     return _typed(body, name, str, default, "a string")
 
 
 def flag_field(body: Object, name: str, default: bool = False) -> bool:
     found = body.get(name, default)
-    if found in ("true", "false"):  # as form fields of some tools
+    if found in ("true", "false"):  # some tools send form fields
         return found == "true"
     if not isinstance(found, bool):
         raise bad_request(f"{name} is not a boolean")
@@ -270,7 +272,7 @@ def number_field(body: Object, name: str, default: int | None = None) -> int:
 
 
 _NUMBER = re.compile("-?[0-9]{1,18}")
-"""As form fields of some tools have it; other digits and signs are none."""
+"""Form fields of some tools; other digits and signs are not accepted."""
 
 
 def table_field(body: Object, name: str) -> Object:
@@ -297,7 +299,7 @@ def _wrong(body: Object, name: str, what: str) -> Problem:
 
 
 def short(text: str, what: str) -> str:
-    """A name that AMQP can carry."""
+    """A name short enough for AMQP."""
     if len(text.encode()) > NAME_BYTES_MAX:
         raise bad_request(f"{what} is longer than {NAME_BYTES_MAX} bytes")
     return text

@@ -30,9 +30,9 @@ HEAD_BYTES_MAX = 16 * 1024
 HANDSHAKE_S = 5.0
 HANDSHAKES_MAX = 256
 IDLE_S = 30.0
-"""Between connecting or a reply and the next request's head, whole."""
+"""From connecting, or a reply, to the complete head of the next request."""
 READING_S = 300.0
-"""After that: to read what was sent, which is what its close waits for."""
+"""After that: time to read what was sent; the close waits for it."""
 BACKLOG = 128
 REAP_S = 1.0
 
@@ -40,7 +40,7 @@ Replies = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class HttpConnections:
-    """The listeners of one HTTP service and all their connections, at most so many."""
+    """The listeners of one HTTP service and all their connections, up to a limit."""
 
     def __init__(self, reply: Replies, connections: int, of_address: int) -> None:
         self.limits = ConnectionLimits(
@@ -64,7 +64,7 @@ class HttpConnections:
         self._log = RationedLog(lambda _, text: log.warning("%s", text), time.monotonic)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Take a port, and return it.  Raises OSError when it is taken."""
+        """Bind a port, and return it. Raises OSError when it is taken."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
             lambda: HttpSocket(self, tls), host, port, backlog=BACKLOG, start_serving=False
@@ -98,7 +98,7 @@ class HttpConnections:
             one.wait(asyncio.get_running_loop().time() + IDLE_S)
 
     def _reap(self) -> None:
-        """Close connections whose handshake or next request does not come whole in time."""
+        """Close connections whose handshake or next request is not complete in time."""
         loop = asyncio.get_running_loop()
         self._reaper = loop.call_later(REAP_S, self._reap)
         now = loop.time()
@@ -114,7 +114,7 @@ class HttpConnections:
     # -- called by sockets -----------------------------------------------------------------------
 
     def accept(self, one: HttpSocket, host: str) -> Admission | NotLetIn:
-        """Count it in, or say why it is not let in."""
+        """Count the connection, or return why it is refused."""
         found = self.limits.accept(host, asyncio.get_running_loop().time())
         if isinstance(found, Admission):
             self._sockets[found] = one
@@ -123,7 +123,7 @@ class HttpConnections:
         return found
 
     def opened(self, one: HttpSocket, admission: Admission) -> asyncio.Protocol:
-        """Its handshake is done, if there is one: return what reads its requests."""
+        """Its handshake, if any, is done: return the protocol that reads its requests."""
         self.limits.opened(admission)
         handler = self._server()
         self._of_handler[handler] = one
@@ -131,7 +131,7 @@ class HttpConnections:
         return handler
 
     def closed(self, admission: Admission, handler: asyncio.Protocol | None) -> None:
-        """It is gone."""
+        """The connection is gone."""
         self.limits.closed(admission)
         del self._sockets[admission]
         if handler is not None:
@@ -139,11 +139,11 @@ class HttpConnections:
 
 
 class HttpSocket(asyncio.Protocol):
-    """One accepted socket: its TLS if there is any, and between that and its handler."""
+    """One accepted socket: its TLS, if any, between the socket and its handler."""
 
     def __init__(self, owner: HttpConnections, tls: ssl.SSLContext | None) -> None:
         self.due = inf
-        """When it is closed, unless something comes before."""
+        """When it is closed, unless something arrives before."""
         self._owner, self._context = owner, tls
         self._admission: Admission | None = None
         self._raw: asyncio.Transport | None = None
@@ -165,14 +165,14 @@ class HttpSocket(asyncio.Protocol):
         elif self._context is None:
             refuse(raw, found.reason)
         else:
-            raw.abort()  # what it may be told, it would not understand before its handshake
+            raw.abort()  # before its handshake it would not understand a message
 
     def _open(self, admission: Admission, transport: asyncio.Transport) -> None:
         self._handler = self._owner.opened(self, admission)
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: plain, or what TLS makes of them."""
+        """Bytes arrived: plain, or decrypted by TLS."""
         tls = self._tls
         if tls is None:
             if self._handler is not None:
@@ -213,12 +213,14 @@ class HttpSocket(asyncio.Protocol):
             self._handler.resume_writing()
 
     def wait(self, until: float) -> None:
-        """Close it then, if it is not asked to wait longer before."""
+        """Close it then, unless it is given more time before."""
         if not self._ending:
             self.due = until
 
     def end(self, until: float) -> None:
-        """Close it behind what waits for its client to read; when called again, at once."""
+        """Close it after its client has read the waiting output; a second call closes it at
+        once.
+        """
         if self._ending:
             self.abort()
             return
@@ -233,7 +235,7 @@ class HttpSocket(asyncio.Protocol):
 
 
 def refuse(transport: asyncio.Transport, reason: str) -> None:
-    """Tell a client why it is not let in, and close."""
+    """Tell a client why it is refused, and close."""
     body = text_of({"error": "too_many_connections", "reason": reason})
     transport.write(
         b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"

@@ -25,23 +25,23 @@ from vsync.totem.events import Direct
 log = logging.getLogger("qpidd")
 
 AGAIN_S = 5.0
-"""After this what failed is tried again."""
+"""A failure is retried after this time."""
 PEER = "127.0.0.1:0"
 PURPOSE = "the members' addresses for amq.failover"
 
 
 class Told(NamedTuple):
-    """What the queues that are bound in a virtual host have been told."""
+    """What the queues bound in a virtual host have been sent."""
 
     urls: tuple[str, ...]
     changes: int
-    """How often the bindings had changed then."""
+    """The count of binding changes at that time."""
     bound: frozenset[str]
     """The queues."""
 
 
 class FailoverExchange:
-    """What one member does for `amq.failover`; it runs beside the member (`member.Beside`)."""
+    """One member's work for `amq.failover`; it runs beside the member (`member.Beside`)."""
 
     name = "failover"
 
@@ -57,7 +57,7 @@ class FailoverExchange:
         self._counts = counts
 
     def wake(self, now: float) -> None:
-        """Publish what has changed, unless that is under way, or failed a moment ago."""
+        """Publish changes, unless that is in progress, or failed a moment ago."""
         self._now = now
         if not self._controller.serving or self._ends:
             return
@@ -70,16 +70,16 @@ class FailoverExchange:
             self._task.add_done_callback(self._done)
 
     def takes(self, _direct: Direct) -> bool:
-        """None of the datagrams."""
+        """It takes no datagrams."""
         return False
 
     def finish(self) -> bool:
-        """Begin nothing more: the next member by name tells everybody anew."""
+        """Begin nothing more: the next member by name informs everybody anew."""
         self.close()
         return True
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon work in progress."""
         self._ends = True
         if self._task is not None:
             self._task.cancel()

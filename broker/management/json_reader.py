@@ -24,14 +24,14 @@ from broker.management.json_values import (
 
 STEP_VALUES = 64
 SMALL_CHARACTERS = 2048
-"""A list or an object that ends within so many is read by the standard library."""
+"""A list or an object that ends within this length is read by the standard library."""
 STEP_CHARACTERS = 1 << 16
 SPACE_MAX = STEP_CHARACTERS
-"""In a row between two values."""
+"""Consecutive spaces between two values."""
 SPACE_LONG = 512
-"""Behind so much the next value begins another step."""
+"""After this much space the next value begins another step."""
 _SPACE = re.compile(r"[ \t\n\r]*+")
-# What stands in a text, up to where a piece of it ends; an escape is never cut in two.
+# Content of a text, up to the end of a piece; an escape is never cut in two.
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*+')
 _ESCAPED = re.compile(r'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+')
 _HIGH, _LOW = re.compile("[\ud800-\udbff]"), re.compile("[\udc00-\udfff]")
@@ -41,12 +41,12 @@ _DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
 def _raw(text: str, start: int) -> tuple[Json, int]:
-    """Read the value that begins here, and say where it ends."""
+    """Read the value that begins here, and return where it ends."""
     return cast("tuple[Json, int]", _DECODER.raw_decode(text, start))
 
 
 def read(parts: Sequence[bytes], values_max: int) -> Steps:
-    """Read the text that these parts make; a step after each bit, the value at the end.
+    """Read the text in these parts; yields after each step, and returns the value at the end.
 
     Raises BadJson.
     """
@@ -69,7 +69,7 @@ def _decoded(parts: Sequence[bytes]) -> Generator[None, None, str]:
 
 
 class _Reader:
-    """One text, and how far it is read."""
+    """One text, and the position reached in it."""
 
     def __init__(self, text: str, values_max: int) -> None:
         self._text, self._at, self._left = text, 0, values_max
@@ -109,7 +109,7 @@ class _Reader:
                 return self._plain()
 
     def _small(self, depth: int) -> Json:
-        """A list or an object, if it ends soon; None: it is to be read bit by bit."""
+        """A list or an object, if it ends soon; None: read it step by step."""
         text = self._text[self._at : self._at + SMALL_CHARACTERS]
         try:
             found, length = _raw(text, 0)
@@ -118,7 +118,7 @@ class _Reader:
         except (ValueError, RecursionError):
             return None
         self._at += length
-        self._left -= text.count(",", 0, length)  # some of them may stand in texts
+        self._left -= text.count(",", 0, length)  # some of them may be inside texts
         return found
 
     def _object(self, depth: int) -> Steps:
@@ -160,7 +160,7 @@ class _Reader:
     def _string(self) -> Generator[None, None, str]:
         text, start = self._text, self._at + 1
         end = self._piece(_PLAIN, start)
-        if text[end : end + 1] == '"':  # short, and nothing in it is escaped: nearly all are
+        if text[end : end + 1] == '"':  # short, without escapes: nearly all are
             self._at = end + 1
             return text[start:end]
         pieces: list[str] = []
@@ -168,7 +168,7 @@ class _Reader:
             end = self._piece(_ESCAPED, start)
             piece: str = json.loads(f'"{text[start:end]}"')
             if pieces and _HIGH.match(pieces[-1][-1:]) and _LOW.match(piece):
-                pair = pieces[-1][-1] + piece[0]  # one character, of two escapes
+                pair = pieces[-1][-1] + piece[0]  # one character made of two escapes
                 pieces[-1] = pieces[-1][:-1]
                 piece = pair.encode("utf-16", "surrogatepass").decode("utf-16") + piece[1:]
             pieces.append(piece)

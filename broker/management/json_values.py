@@ -17,12 +17,12 @@ Object: TypeAlias = dict[str, Json]
 
 DEPTH_MAX = 32
 INTEGER_MAX = 1 << 63
-# A text that has no end reaches to the end of all, so that nothing is looked at twice.
+# A text without an end extends to the end of everything, so that nothing is scanned twice.
 _MARK = re.compile(rb'[,\[{]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 class BadJson(Exception):
-    """A body that is no JSON, or none that is taken here; the text is for whoever sent it."""
+    """A body that is not JSON, or JSON that is not accepted; the text is for the sender."""
 
 
 def no_constant(name: str) -> float:
@@ -31,7 +31,7 @@ def no_constant(name: str) -> float:
 
 
 def parse(text: bytes, values_max: int | None = None) -> Json:
-    """Read JSON text; with no more than so many values, or to read it would hold up the ring."""
+    """Read JSON text, up to this many values: reading more would hold up the ring."""
     if values_max is not None and _has_more(text, values_max):
         raise BadJson(f"the body holds more than {values_max} values")
     try:
@@ -47,14 +47,14 @@ def parse(text: bytes, values_max: int | None = None) -> Json:
 
 
 def _has_more(text: bytes, most: int) -> bool:
-    """Whether there are more commas, brackets and texts, before anything is made of them."""
+    """Whether there are more commas, brackets and texts, before any object is built."""
     if text.count(b",") + text.count(b"[") + text.count(b"{") <= most:
-        return False  # most bodies: what stands in texts counts here, too
+        return False  # most bodies; characters inside texts are counted too
     return next(islice(_MARK.finditer(text), most, None), None) is not None
 
 
 def check_depth(value: Json, depth: int) -> None:
-    """Refuse what is nested deeper."""
+    """Refuse deeper nesting."""
     level: list[Json] = [value]
     for _ in range(depth):
         level = [
@@ -70,7 +70,7 @@ def check_depth(value: Json, depth: int) -> None:
 
 
 def to_amqp(value: Json) -> Value:
-    """Return a value of a field table."""
+    """Return a value for a field table."""
     match value:
         case dict():
             return {name: to_amqp(item) for name, item in value.items()}
@@ -89,7 +89,7 @@ def to_amqp(value: Json) -> Value:
 
 
 def from_amqp(value: Value) -> Json:
-    """Return what JSON can say of a value of a field table."""
+    """Return the JSON form of a value of a field table."""
     match value:
         case dict():
             return {name: from_amqp(item) for name, item in value.items()}
@@ -121,5 +121,5 @@ def text_of(value: object) -> bytes:
 
 
 def figures(found: Mapping[str, object]) -> Object:
-    """What the statistics say of something, which is made of what JSON knows."""
+    """The statistics of an object, which are already JSON values."""
     return cast("Object", found)

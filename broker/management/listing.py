@@ -22,7 +22,7 @@ from broker.management.slices import Slices, no_collection
 
 RUN_ITEMS = 256
 FREED_ITEMS = 4096
-"""So many are sorted at once."""
+"""Number of items sorted at once."""
 PIECE_BYTES = 64 * 1024
 PAGE_DEFAULT, PAGE_MAX = 100, 500
 NAME_BYTES_MAX = 1024
@@ -30,7 +30,7 @@ COLUMNS_MAX, STEPS_MAX = 100, 8
 
 _CASELESS = re2.Options()
 _CASELESS.case_sensitive = False
-_CASELESS.log_errors = False  # whoever asked is told
+_CASELESS.log_errors = False  # the client is told
 _CASELESS.max_mem = 1 << 20  # of each expression; re2 keeps 128 of them
 
 Item = TypeVar("Item")
@@ -38,7 +38,7 @@ Key: TypeAlias = tuple[object, ...]
 
 
 class Listing(Generic[Item]):
-    """How a kind of thing is listed."""
+    """How one kind of object is listed."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Listing(Generic[Item]):
         name: Callable[[Item], str] = lambda _: "",
         gone: Callable[[Item], bool] = lambda _: False,
     ) -> None:
-        """`order`: of the list when nothing else is asked for; `name`: what a filter looks at."""
+        """`order`: the default order; `name`: the field that a filter looks at."""
         self.items, self.row, self.order = items, row, order
         self.name, self.gone = name, gone
 
     async def reply(self, call: Call) -> Reply | StreamResponse:
-        """Answer the request: all of it, or a page."""
+        """Answer the request: the whole list, or a page."""
         slices = Slices()
         _columns(call)  # refused before anything is sent
         with no_collection():
@@ -63,12 +63,12 @@ class Listing(Generic[Item]):
                 return await self._page(call, ordered, total, slices)
             return await self._all(call, ordered, slices)
         finally:
-            while ordered:  # to let go of all at once takes milliseconds
+            while ordered:  # releasing all at once takes milliseconds
                 del ordered[-FREED_ITEMS:]
                 await slices.step()
 
     async def _ordered(self, call: Call, slices: Slices) -> tuple[list[Item], int]:
-        """What matches, in order, and of how many."""
+        """The matching items, in order, and the total."""
         found: list[tuple[Key, int, Item]] = []
         matches = _filter(call)
         key = self._key(call)
@@ -104,7 +104,7 @@ class Listing(Generic[Item]):
         return Reply(body=text_of(head)[:-1] + b',"items":[' + b",".join(items) + b"]}")
 
     async def _rows(self, call: Call, found: Sequence[Item], slices: Slices) -> list[bytes]:
-        """Each in JSON: to encode them together would take longer than a slice."""
+        """Each item in JSON: encoding them together would take longer than a slice."""
         columns = _columns(call)
         rows: list[bytes] = []
         for item in found:
@@ -147,9 +147,9 @@ async def _in_pieces(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def stream(call: Call, parts: AsyncIterator[bytes]) -> StreamResponse:
-    """Send a body in pieces, made of parts of any size; a reader that is slow holds up nobody else.
+    """Send a body in pieces, made of parts of any size; a slow reader holds up nobody else.
 
-    What fails in the middle ends the connection: an error would be taken for a part of the body.
+    A failure in the middle ends the connection: an error would be taken for part of the body.
     """
     response = StreamResponse(headers={**HEADERS, "Content-Type": "application/json"})
     await response.prepare(call.request)
@@ -169,8 +169,8 @@ async def _sorted(
 ) -> list[Item]:
     """Sort in slices: short runs, then all of them merged."""
     runs: list[Iterator[tuple[Key, int, Item]]] = []
-    while found:  # emptied bit by bit: to free it at once takes milliseconds
-        # The second item is a number that no two have: what is listed is never compared.
+    while found:  # emptied step by step: freeing it at once takes milliseconds
+        # The second item is a unique number, so the listed objects are never compared.
         runs.append(iter(sorted(found[-RUN_ITEMS:], reverse=reverse)))
         del found[-RUN_ITEMS:]
         await asyncio.sleep(0)
@@ -232,7 +232,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _only(row: Object, columns: Sequence[Sequence[str]]) -> Object:
-    """The columns that were asked for; all, when none were."""
+    """The requested columns; all if none were requested."""
     if not columns:
         return row
     found: Object = {}
@@ -252,5 +252,5 @@ def _only(row: Object, columns: Sequence[Sequence[str]]) -> Object:
 
 
 def chosen(call: Call, row: Object) -> Reply:
-    """One thing, with the columns that were asked for."""
+    """One object, with the requested columns."""
     return Reply(body=_only(row, _columns(call)))

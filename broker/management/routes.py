@@ -43,7 +43,7 @@ class _Node:
 
 
 class Router:
-    """Finds the route of a path; a word goes before a name."""
+    """Finds the route of a path; a fixed word takes precedence over a name."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._root = _Node()
@@ -61,7 +61,9 @@ class Router:
                 node.routes[method] = route
 
     def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]] | None:
-        """Return the routes of what follows `/api/` by their methods, and the names in it."""
+        """Return the routes for the rest of the path after `/api/`, by method, and the names
+        in it.
+        """
         parts = path.split("/")
         if parts[-1] == "" and len(parts) > 1:
             parts.pop()
@@ -88,7 +90,7 @@ def _walk(
 
 
 def decode(text: str) -> str:
-    """Return a name of the path as it is meant."""
+    """Return a name in the path, decoded."""
     try:
         name = unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
@@ -99,7 +101,7 @@ def decode(text: str) -> str:
 
 
 def permits(route: Route, user: Identity) -> bool:
-    """Whether this user may ask for it."""
+    """Whether this user may request it."""
     match route.tag:
         case "administrator":
             return user.administers

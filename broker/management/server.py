@@ -30,25 +30,26 @@ from vsync.admin.protocol import QueryRefused
 log = logging.getLogger("qpidd.management")
 
 BODY_BYTES_MAX = 24 * 1024 * 1024
-"""A message of the largest size in base64, and the definitions of some ten thousand queues."""
+"""Room for a message of the largest size in base64, and for the definitions of some ten thousand
+queues."""
 SMALL_BODY_BYTES_MAX = 256 * 1024
-"""Of any other request: reading a large body holds up the ring."""
+"""For any other request: reading a large body holds up the ring."""
 LARGE_BODIES = ("publish", "definitions")
-"""Parts of the paths that take a large one."""
+"""Parts of the paths that accept a large body."""
 REQUEST_S = 30.0
 LIST_S = 300.0
-"""A list of many queues, or messages, to a slow reader."""
+"""Time for a list of many queues, or messages, to a slow reader."""
 MESSAGES = "/get"
-"""How the path ends that answers with messages, which may be taken already: all have to arrive."""
+"""End of the path that answers with messages, which may be consumed already: all must arrive."""
 CONNECTIONS_MAX = 512
 CONNECTIONS_OF_ADDRESS_MAX = 256
-"""One address leaves room for others."""
+"""So that one address leaves room for others."""
 API = "/api/"
 METRICS = "/metrics"
 REALM = 'Basic realm="RabbitMQ Management"'
-"""By RabbitMQ's name: some programs, Nagios' plugins for one, know their password by it."""
+"""RabbitMQ's name: some programs, such as Nagios plugins, look up their password by it."""
 OWN_SITE = ("same-origin", "none")
-"""What a browser says of a request by a page of ours, or by its user."""
+"""A browser's marks of a request from this site's pages, or from its user."""
 STATIC = Path(__file__).parent / "static"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -59,14 +60,14 @@ TYPES = {
     ".json": "application/json",
 }
 AMQP_STATUS = {403: 401, 404: 404, 530: 401, 320: 503, 405: 400, 506: 503, 541: 503}
-"""What an AMQP reply code is over HTTP; any other is a bad request, as RabbitMQ has it."""
+"""HTTP statuses of AMQP reply codes; any other code is a bad request, as in RabbitMQ."""
 
 
 STRANGER = Identity("(nobody)", frozenset(), "unknown:0")
 
 
 class ManagementServer:
-    """The listener and its connections.  It listens before it knows whose state it shows."""
+    """The listener and its connections. It listens before it knows whose state it shows."""
 
     def __init__(self) -> None:
         self._broker: Broker | None = None
@@ -79,12 +80,12 @@ class ManagementServer:
         self.counters = dict.fromkeys(("requests", "refused", "failed"), 0)
 
     async def serve(self, broker: Broker, logins: Logins) -> None:
-        """Begin to answer, or go on with another member's state."""
+        """Begin to answer, or continue with another member's state."""
         self._broker, self._logins = broker, logins
         await self.connections.serve()
 
     def counted(self) -> dict[str, int]:
-        """What happened at the ports, by the names that metrics have for it."""
+        """Events at the ports, by the names of their metrics."""
         logins = self._logins.counters if self._logins is not None else {}
         limits = self.connections.counters
         return {
@@ -183,8 +184,8 @@ class ManagementServer:
         return user
 
     async def _with_vhosts(self, user: Identity, names: Mapping[str, str]) -> Identity:
-        """With those that a server lets it enter, if one has let it in: the one of the path, or of
-        all."""
+        """Add the virtual hosts that a server lets it enter, if a server has let it in: the one in
+        the path, or all."""
         if user.login.backend != HTTP or user.monitors:
             return user
         assert self._broker is not None
@@ -199,7 +200,7 @@ class ManagementServer:
         return _response(Reply(problem.status, body, problem.headers))
 
     def _file(self, request: web.BaseRequest, path: str) -> web.Response:
-        """A file of the dashboard: those that were there at the start, by their names."""
+        """A file of the dashboard, from those present at the start, by name."""
         found = self._files.get(path if path != "/" else "/index.html")
         if found is None or request.method not in ("GET", "HEAD"):
             raise Problem(404, "Object Not Found", "Not Found")
@@ -216,7 +217,7 @@ class _Unauthenticated(Problem):
 
 
 class _NotAllowed(Problem):
-    """A method that the path has not, with those that it has."""
+    """A method that the path does not have; lists those that it has."""
 
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(405, "method_not_allowed", f"{method} is not among {allowed}")
@@ -258,9 +259,9 @@ def _of_query(refused: QueryRefused) -> Problem:
 
 
 def _demand_own_page(request: web.BaseRequest) -> None:
-    """No other site's page changes anything here with what a browser remembers of its user.
+    """Refuse changes from another site's page that use credentials remembered by the browser.
 
-    A browser tells of each form and script where it is from, in one of these headers or both.
+    A browser sends the origin of each form and script in one of these headers, or in both.
     """
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
@@ -270,8 +271,8 @@ def _demand_own_page(request: web.BaseRequest) -> None:
 
 
 async def _body(request: web.BaseRequest, most: int) -> list[bytes]:
-    """Return the body in parts.  It is read as JSON, whatever the request says that it is:
-    `curl -d` says it is a form."""
+    """Return the body in parts. It is read as JSON whatever content type the request claims: `curl
+    -d` claims a form."""
     announced = request.content_length
     if announced is not None and announced > most:
         raise _too_large(most)

@@ -22,7 +22,7 @@ class Slices:
         self._until = time.perf_counter() + SLICE_S
 
     async def step(self) -> None:
-        """To be called for each item."""
+        """Call it for each item."""
         if time.perf_counter() >= self._until:
             await asyncio.sleep(0)
             self._until = time.perf_counter() + SLICE_S
@@ -33,8 +33,8 @@ _ordering = 0
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Without the collector of cycles: what is read or listed is many objects that all go again, of
-    which it would think that they stay, and look through the whole state for it."""
+    """Run without the garbage collector. Reads and lists create many short-lived objects, which the
+    collector would take for long-lived ones and look through the whole state."""
     global _ordering
     _ordering += 1
     gc.disable()

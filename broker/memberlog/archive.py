@@ -44,12 +44,12 @@ DROPPED_NAME = "dropped"
 COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"
 KEPT_UNVERIFIED, FAILED = "kept unverified", "failed"
 Dropped = dict[str, tuple[int, int]]
-"""By MEMBER.INCARNATION: the last segment that was dropped, and how many nobody had verified."""
+"""By MEMBER.INCARNATION: the last dropped segment, and how many were dropped unverified."""
 Verified = frozenset[tuple[str, int, int, str]]  # member, incarnation, segment, last link in hex
 
 
 class ArchiveResult(NamedTuple):
-    """One step that was done, or could not be."""
+    """One step that was done, or failed."""
 
     what: str  # one of the constants above
     file: str
@@ -61,14 +61,15 @@ class ArchiveResult(NamedTuple):
 def archive_segments(
     directory: Path, current: str, policy: Policy, now_s: float
 ) -> Iterator[ArchiveResult]:
-    """Compress and drop what is due in a directory; the segment named `current` is being written.
+    """Compress and drop segments of a directory that are due; `current` names the one being
+    written.
 
-    It and what may have come after it are left alone.  Waits while another process is at it.
-    Nothing is raised for a single file: what is wrong with it is yielded.
+    That one, and any that may have come after it, are left alone. Waits while another process is
+    archiving. No exception is raised for a single file: its fault is yielded.
     """
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the process of a member that was killed may still run
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the process of a killed member may still be running
         yield from _compress_and_drop(directory, current, policy, now_s)
     finally:
         os.close(lock)
@@ -86,14 +87,14 @@ def is_due(directory: Path, current: str, policy: Policy) -> bool:
 
 
 def _is_open(path: Path, current: str) -> bool:
-    """Whether this is the segment that is being written, or came after it in its incarnation."""
+    """Whether this is the segment being written, or came after it in its incarnation."""
     incarnation, number = _incarnation_and_number(path.name)
     open_incarnation, open_number = _incarnation_and_number(current)
     return incarnation == open_incarnation and number >= open_number
 
 
 def _incarnation_and_number(name: str) -> tuple[str, int]:
-    """The name of a segment up to its incarnation, and its number; -1: it has none."""
+    """The segment's name up to its incarnation, and its number; -1: it has none."""
     incarnation, _, number = plain_name(name).removesuffix(SUFFIX).rpartition(".")
     return incarnation, int(number) if number.isdigit() else -1
 
@@ -114,7 +115,7 @@ def _compress_and_drop(
 
 
 def verified_in(path: Path) -> Verified:
-    """Return the segments that a verified point names; ValueError names what is wrong with it."""
+    """Return the segments that a verified point names; ValueError names the fault in it."""
     if not path.exists():
         return frozenset()
     try:
@@ -145,7 +146,7 @@ def _sync(path: Path) -> None:
 def _compress(path: Path) -> ArchiveResult | None:
     _sync(path)
     if ends_of(path).end is None:
-        return None  # cut by a crash: what follows may be wanted byte by byte
+        return None  # cut by a crash: the rest may be needed byte by byte
     data = path.read_bytes()
     packed = pack(data)
     if unpack(packed, str(path)) != data:
@@ -165,7 +166,7 @@ def _compress(path: Path) -> ArchiveResult | None:
     stat = path.stat()
     os.chmod(unfinished, stat.st_mode & 0o777)
     times = stat.st_atime_ns, stat.st_mtime_ns
-    os.utime(unfinished, ns=times)  # its age is that of what is in it
+    os.utime(unfinished, ns=times)  # its age is that of its content
     unfinished.replace(target)
     sync_directory(path.parent)
     path.unlink()
@@ -174,7 +175,7 @@ def _compress(path: Path) -> ArchiveResult | None:
 
 
 def _finish(plain: Path, packed: Path) -> ArchiveResult | None:
-    """Both forms are there: a process was killed before it took the plain one away."""
+    """Both forms exist: a process was killed before it removed the plain one."""
     data = plain.read_bytes()
     if open_segment(packed) != data:
         raise OSError(f"{packed.name} does not hold what {plain.name} does; remove one of the two")
@@ -184,7 +185,7 @@ def _finish(plain: Path, packed: Path) -> ArchiveResult | None:
 
 
 def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[ArchiveResult]:
-    """From the oldest on, and within an incarnation never one after one that stays."""
+    """Drop from the oldest on, and within an incarnation never one after one that stays."""
     paths = segments_in(directory)
     left = sum(path.stat().st_size for path in paths)
     allowed = _bytes_allowed(directory, policy.keep_bytes)
@@ -198,7 +199,7 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
     except ValueError as error:
         verified = frozenset()
         yield ArchiveResult(FAILED, VERIFIED, 0, 0, str(error))
-    stays: set[str] = set()  # incarnations of which something stays
+    stays: set[str] = set()  # incarnations with a segment that stays
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         stat, incarnation = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
         too_old = 0 < policy.keep_s < now_s - stat.st_mtime
@@ -239,7 +240,7 @@ def _bytes_allowed(directory: Path, keep: int | float) -> int:
 
 
 def dropped_in(path: Path) -> Dropped:
-    """Return what was dropped of a directory; ValueError names what is wrong with the note."""
+    """Return what was dropped of a directory; ValueError names the fault in the record."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return {str(name): (int(last), int(count)) for name, (last, count) in rows.items()}
@@ -255,7 +256,7 @@ def _key(ends: Ends) -> tuple[str, int, int, str]:
 
 
 def command_line(directory: Path, current: str, policy: Policy, now_s: float) -> list[str]:
-    """Return the arguments of an interpreter that runs `archive_segments` in its own process."""
+    """Return the arguments of an interpreter that runs `archive_segments` in a separate process."""
     switches = int(policy.compress), policy.keep_s, int(policy.drop_unverified)
     share = policy.keep_bytes
     keep = f"{share:.9f}" if isinstance(share, float) else share

@@ -19,11 +19,11 @@ from broker.memberlog.records import CLIENT_ROW, REDELIVERED, ROLE_CLIENT, Clien
 from broker.memberlog.writer import SEGMENT_BYTES, LogWriteFailed, MemberLogWriter
 
 OPS_BYTES_MAX = 1 << 20
-"""A record is written early when a turn did so much."""
+"""A record is written early when a turn produced this much."""
 
 
 class ClusterName(NamedTuple):
-    """Which cluster a broker says that it is of; "" = it did not say."""
+    """The cluster that a broker says it belongs to; "" if it did not say."""
 
     name: str = ""
     id: str = ""  # hex
@@ -32,7 +32,7 @@ class ClusterName(NamedTuple):
 class ClientHistory:
     """The log of one incarnation of one client, over all its connections.
 
-    Its file is begun with the first connection: the header names the cluster, and a client knows it
+    Its file begins with the first connection: the header names the cluster, which a client learns
     from a broker.
     """
 
@@ -44,9 +44,8 @@ class ClientHistory:
         wall_us: Callable[[], int],
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """`incarnation` must differ from that of every earlier log of this client, as sessions are
-        numbered from 1 in each.  Raises LogWriteFailed.
-        """
+        """`incarnation` must differ from that of every earlier log of this client, because sessions
+        are numbered from 1 in each. Raises LogWriteFailed."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -66,9 +65,9 @@ class ClientHistory:
         self._fresh: list[Session] = []
 
     def session(self, queue: str = "", of: ClusterName | None = None) -> Session:
-        """Begin a connection, which publishes to or consumes from `queue`; "" = from several.
+        """Begin a connection that publishes to or consumes from `queue`; "" means several.
 
-        `of`: the cluster of its broker, None: not known.  Raises LogWriteFailed.
+        `of`: the cluster of its broker, or None if unknown. Raises LogWriteFailed.
         """
         if self._log is None:
             self._log = self._begin(of or ClusterName())
@@ -76,7 +75,7 @@ class ClientHistory:
         return Session(self, self._sessions, queue)
 
     def flush(self) -> None:
-        """Write what was done since the last time.  Raises LogWriteFailed."""
+        """Write everything done since the last flush. Raises LogWriteFailed."""
         if self._log is None:
             return  # there was no connection
         now_us = self._wall_us() if self._fresh else 0
@@ -88,13 +87,13 @@ class ClientHistory:
         self._log.flush()
 
     def close(self) -> None:
-        """Write everything and give the file up.  Raises LogWriteFailed."""
+        """Write everything and close the file. Raises LogWriteFailed."""
         self.flush()
         if self._log is not None:
             self._log.close()
 
     def mark_fresh(self, session: Session) -> None:
-        """A session has operations to write and had none before."""
+        """A session that had nothing to write now has operations."""
         self._fresh.append(session)
 
 
@@ -105,10 +104,10 @@ class Session:
         self.number = number
         self.queue = queue
         self.ops = bytearray()
-        """What was done since the last flush; rows of CLIENT_ROW."""
+        """Operations since the last flush; rows of CLIENT_ROW."""
         self._history = history
-        self._published: dict[int, int] = {}  # what is unconfirmed: body hash by publish number
-        self._received: dict[int, int] = {}  # what is unacked: body hash by delivery tag
+        self._published: dict[int, int] = {}  # unconfirmed publishes: body hash by publish number
+        self._received: dict[int, int] = {}  # unacked deliveries: body hash by delivery tag
 
     def published(self, number: int, body: bytes) -> None:
         """A message is about to be sent; `number` is the one that its confirm will carry."""
@@ -124,11 +123,11 @@ class Session:
         self._settled(ClientOp.REFUSED, number, multiple=multiple)
 
     def unroutable(self, body: bytes, number: int = 0) -> None:
-        """The broker returned a message (basic.return); 0: it is not known which publish it was."""
+        """The broker returned a message (basic.return); 0: it is unknown which publish it was."""
         self._record(ClientOp.UNROUTABLE, xxh3_64_intdigest(body), number)
 
     def received(self, tag: int, body: bytes, *, redelivered: bool, acks: bool = True) -> None:
-        """A message was received.  Without `acks` the broker waits for no ack."""
+        """A message was received. Without `acks` the broker waits for no ack."""
         hashed = xxh3_64_intdigest(body)
         if acks:
             self._received[tag] = hashed
@@ -140,7 +139,8 @@ class Session:
             self._record(ClientOp.ACKED, self._received.pop(one), one)
 
     def lost(self) -> None:
-        """The connection broke: what is unconfirmed or unacked may have been carried out or not."""
+        """The connection broke: unconfirmed and unacked operations may or may not have been carried
+        out."""
         self._published.clear()
         self._received.clear()
         self._record(ClientOp.LOST, 0, 0)
@@ -158,7 +158,7 @@ class Session:
 
 
 def _up_to(open_ones: dict[int, int], number: int, *, multiple: bool) -> list[int]:
-    """Return which of the open ones, in ascending order, a confirm or ack covers."""
+    """Return those of the open ones, in ascending order, that a confirm or ack covers."""
     if not multiple:
         return [number] if number in open_ones else []
     concerned: list[int] = []

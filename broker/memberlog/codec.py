@@ -60,7 +60,7 @@ FRAME = struct.Struct("<II8s")  # length, crc32 of the payload, link
 RECORD_BYTES_MAX = 1 << 30  # the moves of one command can be many: all that a member held returns
 LARGE_BYTES = 1 << 20
 PACKED_MOVES_MIN = 12
-"""From so many moves on they are packed: fewer gain little, and the call costs as much."""
+"""From this many moves on they are packed: fewer gain little, and the call costs as much."""
 _LZ4_RATIO_MAX = 255
 _pack: Callable[[tuple[object, ...]], bytes] = msgpack.Packer().pack  # one for all: half the cost
 
@@ -91,30 +91,30 @@ FIRST_BYTES = re.compile(
         for record, kind in _KIND_OF.items()
     )
 )
-"""With what payloads begin: a list as long as their kind has fields, and the kind."""
+"""The first bytes of payloads: a list as long as the fields of their kind, and the kind."""
 
 
 class RecordMalformed(ValueError):
-    """A payload whose CRC holds but that is not a record of this version."""
+    """A payload whose CRC is right but that is not a record of this version."""
 
 
 def encode(lsn: int, record: Record) -> bytes:
     """Return the payload of a record."""
     kind = _KIND_OF[type(record)]
     if isinstance(record, ConfirmRecord):
-        # What leaves in one turn is in no order of positions.
+        # Records written in one turn are not in the order of positions.
         packed = pack_positions(sorted(record.positions))
         return _pack((kind, lsn, record.epoch, record.durable_mark, packed))
     if isinstance(record, Batch):
         fields = (kind, lsn, *record[:-1], pack_moves(record.moves))
-        if len(record.moves) > LARGE_BYTES:  # a packer never gives back what it once needed
+        if len(record.moves) > LARGE_BYTES:  # a packer never frees memory that it once needed
             return bytes(msgpack.packb(fields))
         return _pack(fields)
     return _pack((kind, lsn, *record))
 
 
 def decode(payload: bytes | memoryview) -> tuple[int, Record]:
-    """Return (lsn, record); `RecordMalformed` for anything else."""
+    """Return (lsn, record); raises `RecordMalformed` for anything else."""
     try:
         fields = msgpack.unpackb(payload, use_list=False)
         build, types, check = _SHAPES[fields[0]]
@@ -177,7 +177,7 @@ def unpack_positions(packed: bytes) -> tuple[int, ...]:
             positions.append(position)
             delta = shift = 0
             rest = packed[at + 1 :]
-            if rest.isascii():  # one byte each, as nearly always after the first
+            if rest.isascii():  # one byte each, as is usual after the first
                 positions.extend(accumulate(rest, initial=position))
                 del positions[-len(rest) - 1]
                 break
@@ -189,9 +189,9 @@ def unpack_positions(packed: bytes) -> tuple[int, ...]:
 
 
 def pack_moves(moves: bytes) -> bytes | tuple[int, bytes]:
-    """Return few moves as they are, many as (how many, LZ4 block): half the bytes or less.
+    """Return few moves unchanged, many as (how many, LZ4 block): half the bytes or less.
 
-    Their rows repeat queue, channel and counters; packing takes no more time than the CRC, the link
+    Their rows repeat queue, channel and counters. Packing takes no more time than the CRC, the link
     and the write of the bytes that it saves.
     """
     count = len(moves) // MOVE.size
@@ -201,7 +201,7 @@ def pack_moves(moves: bytes) -> bytes | tuple[int, bytes]:
 
 
 def unpack_moves(field: object) -> object:
-    """Return the rows that `pack_moves` packed, spelled out; anything else unchanged."""
+    """Return the rows that `pack_moves` packed, expanded; anything else unchanged."""
     rows = _unpacked(field) if type(field) is tuple else field
     if type(rows) is not bytes:
         return rows
@@ -231,7 +231,7 @@ def _unpacked(field: tuple[object, ...]) -> bytes:
 
 
 def _misfit(fields: tuple[object, ...], types: tuple[type, ...]) -> str:
-    """Return why a payload is not of the types that its kind has."""
+    """Return why a payload does not have the types of its kind."""
     if len(fields) != len(types):
         return f"{len(fields)} fields instead of {len(types)}, kind and number included"
     pairs = zip(fields, types, strict=True)
@@ -302,10 +302,10 @@ _Shape: TypeAlias = "tuple[type[Record], tuple[type, ...], Callable[..., None] |
 
 
 def _shape(record: type[Record]) -> _Shape:
-    """Return the types of a payload, kind and number included, and what else it must be."""
+    """Return the types of a payload, including kind and number, and further conditions."""
     fields = [get_origin(field) or field for field in get_type_hints(record).values()]
     if record is ConfirmRecord:
-        fields[-1] = bytes  # as its positions are packed
+        fields[-1] = bytes  # in the form of its packed positions
     return record, (int, int, *fields), _CHECKS.get(record)
 
 

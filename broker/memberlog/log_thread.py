@@ -25,11 +25,11 @@ from store.files.space import NO_SPACE
 
 class _Work(NamedTuple):
     steps: list[Step]
-    written: int  # what `written` is when they are carried out
+    written: int  # the value of `written` once they are carried out
 
 
 class LogThread(MemberLogWriter):
-    """The log of one (member, incarnation), written behind the loop's back."""
+    """The log of one (member, incarnation), written in the background."""
 
     def __init__(
         self,
@@ -44,25 +44,25 @@ class LogThread(MemberLogWriter):
         segment_us: int = SEGMENT_US,
         give_up_reserve: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`give_up_reserve` frees space on the disk; False: there is none left to free."""
+        """`give_up_reserve` frees space on the disk; False: none is left to free."""
         super().__init__(
             directory, cluster_name, cluster_id, member, incarnation, wall_us, segment_bytes,
             segment_us=segment_us,
         )  # fmt: skip
         self.on_written: Callable[[], None] = lambda: None
         self.awaited: Callable[[], bool] = lambda: True
-        """Whether anybody waits for `on_written`; asked on the thread, after `written` was set."""
+        """Whether anybody waits for `on_written`; called on the thread, after `written` was set."""
         self.on_failed: Callable[[Exception], None] = lambda error: None
         self.counters = {"writes": 0, "longest_write_ms": 0}
-        self.full = ""  # why a write waits for space; empty: none does
+        self.full = ""  # why a write waits for space; empty: none waits
         self._file.may_try_again = self._wait_for_space
         self._give_up_reserve = give_up_reserve
         self._loop = loop
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[int, float, int]] = deque()  # `written` after it, since, bytes
         self._waiting_bytes = 0
-        self._ended = False  # the thread carries nothing out any more
-        self._told: list[asyncio.Future[None]] = []  # who waits for the next sign of the thread
+        self._ended = False  # the thread has stopped
+        self._told: list[asyncio.Future[None]] = []  # waiters for the next sign of the thread
         self._thread = threading.Thread(target=self._run, name="memberlog-writer", daemon=True)
         self._thread.start()
 
@@ -76,14 +76,14 @@ class LogThread(MemberLogWriter):
         return CommitLag(len(waiting), self._waiting_bytes, waiting[0][1] if waiting else 0.0)
 
     async def settled(self, patience_s: float) -> bool:
-        """Wait until what was flushed is written; False: it is not, for so long or for ever."""
+        """Wait until everything flushed is written; False: not within this time, or never."""
         target = self._waiting[-1][0] if self._waiting else 0
         return await self._until(lambda: self.written >= target, patience_s) and not self._failed
 
     async def closed_within(self, patience_s: float) -> bool:
-        """Close it; False: the disk did not answer, and the thread is still in it.
+        """Close it; False: the disk did not answer, and the thread is still blocked in it.
 
-        Raises LogWriteFailed when not all of it could be written.
+        Raises LogWriteFailed when not everything could be written.
         """
         try:
             self.close()
@@ -153,11 +153,11 @@ class LogThread(MemberLogWriter):
         self.counters["writes"] += 1
         self.counters["longest_write_ms"] = max(self.counters["longest_write_ms"], took_ms)
         self.written = work[-1].written
-        if finished or self._told or self.awaited():  # to wake the loop costs more than the write
+        if finished or self._told or self.awaited():  # waking the loop costs more than the write
             self._tell(finished, None)
 
     def _wait_for_space(self, error: OSError) -> bool:
-        """On the disk; a log that is being closed does not wait."""
+        """Wait for space on the disk; a log that is being closed does not wait."""
         if error.errno not in NO_SPACE:
             return False
         if self._give_up_reserve():

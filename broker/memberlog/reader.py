@@ -50,7 +50,7 @@ class NotALog(LogError):
 
 
 class OtherVersion(LogError):
-    """The segment was written in a format that this release does not read."""
+    """The segment was written in a format that this release cannot read."""
 
 
 class TornTail(LogError):
@@ -62,7 +62,7 @@ class Damaged(LogError):
 
 
 class MissingRecords(LogError):
-    """Records between this one and the one before are not there."""
+    """Records between this one and the previous one are missing."""
 
 
 class BrokenLink(LogError):
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
 def read_segment(data: bytes, source: str) -> Iterator[Entry]:
     """Yield the records of a segment, the header first; raises the first fault.
 
-    To read on behind damage is for the check, which has a reader of its own.
+    Reading on behind damage is left to the check, which has its own reader.
     """
     if data[: len(MAGIC)] != MAGIC:
         if MAGIC.startswith(data[: len(MAGIC)]):
@@ -111,12 +111,12 @@ def read_segment(data: bytes, source: str) -> Iterator[Entry]:
         lsn, link, offset = number, own_link, end
         yield tuple.__new__(Entry, (lsn, link, end, record, payload))
     if offset < size:
-        # Of the first record nothing is known but what it says itself.
+        # Of the first record nothing is known but its own content.
         raise _fault_at(data, source, offset, lsn if offset > len(MAGIC) else -1)
 
 
 class Ends(NamedTuple):
-    """The two ends of a segment, read without what is between them."""
+    """The two ends of a segment, read without the records between them."""
 
     header: Header
     first_lsn: int
@@ -135,7 +135,7 @@ def read_ends(file: BinaryIO, source: str) -> Ends:
         raise NotALog(source, 0, -1, "this is not a member log")
     try:
         first_lsn, header = _header(head, source)
-    except TornTail as error:  # here it is a segment that has more
+    except TornTail as error:  # in this case the segment has further records
         raise Damaged(source, len(MAGIC), -1, NO_HEADER) from error
     size = file.seek(0, SEEK_END)
     file.seek(max(size - ENDS_BYTES, 0))
@@ -155,7 +155,7 @@ def read_ends(file: BinaryIO, source: str) -> Ends:
 
 
 def _header(data: bytes, source: str) -> tuple[int, Header]:
-    """Return the number of the first record, and what it says."""
+    """Return the number of the first record, and its content."""
     offset = len(MAGIC)
     payload = _payload_at(data, offset)
     if payload is None:
@@ -205,8 +205,8 @@ def _payload_at(data: bytes, offset: int) -> bytes | None:
 def _has_record_after(data: bytes, offset: int) -> bool:
     """Whether a whole record begins anywhere after `offset`.
 
-    Only places that look like the beginning of a payload are tried: a loss of power may leave a
-    hole of any size.
+    Only places that look like the beginning of a payload are tried: a power loss may leave a hole
+    of any size.
     """
     for found in FIRST_BYTES.finditer(data, offset + 1 + FRAME.size):
         payload = _payload_at(data, found.start() - FRAME.size)

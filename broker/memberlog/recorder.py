@@ -37,7 +37,7 @@ from broker.replication.replica import Applied
 from vsync.primary.events import Activated
 from vsync.types import Member, RingId
 
-QUEUES_PER_RECORD = 20_000  # with the longest names 10 MiB: a reader takes up to 16
+QUEUES_PER_RECORD = 20_000  # with the longest names 10 MiB: a reader accepts up to 16
 READERS_PER_RECORD = 500_000
 
 
@@ -48,18 +48,20 @@ class Recorder:
         self._writer = writer
         self._active_epoch = 0
         self._machine: Machine | None = None
-        self._position, self._root = 0, 0  # of the state that the log has recorded so far
+        self._position, self._root = 0, 0  # of the state recorded in the log so far
         self._checked = -1  # the position of the last CHECKPOINT in this place
 
     def start(self, history: History, machine: Machine) -> None:
-        """This incarnation begins with what recovery found."""
+        """This incarnation begins with the state that recovery found."""
         root = machine.root()
         self._writer.append(Start(history.epoch, history.position, history.chain, root))
         self._checkpoint(history.position, machine)
         self._writer.begins_with = self._beginning
 
     def lease(self, record: Lease) -> None:
-        """The lease on a shared store was taken, before anything is done under it; or is over."""
+        """The lease on a shared store was taken, before anything is done under it; or it is
+        over.
+        """
         self._writer.append(record)
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
@@ -85,11 +87,11 @@ class Recorder:
         self._checkpoint_again()
 
     def decided(self, epoch: int) -> None:
-        """What is applied next was unstable; the primary of `epoch` decided it."""
+        """The next applied messages were unstable; the primary of `epoch` decided them."""
         self._writer.append(Decided(epoch))
 
     def inactive(self, reason: str) -> None:
-        """This member is in no primary view any more."""
+        """This member is no longer in a primary view."""
         if self._active_epoch:
             self._active_epoch = 0
             self._writer.append(Inactive(reason))
@@ -128,14 +130,14 @@ class Recorder:
         self._writer.append(Vote(position, chain, root, verdict))
 
     def stop(self, reason: str, history: History) -> None:
-        """The orderly end, after the state of all queues there."""
+        """The orderly end, after the state of all queues at that point."""
         if history.position == self._position:
             self._checkpoint_again()
         self._writer.append(Stop(reason, history.position, history.chain))
 
     @property
     def written(self) -> int:
-        """All that was recorded before `flush` returned this number, or a lower one, is written."""
+        """Everything recorded before `flush` returned this number, or a lower one, is written."""
         return self._writer.written
 
     @property
@@ -144,11 +146,11 @@ class Recorder:
         return self._writer.unflushed
 
     def flush(self) -> int:
-        """Have what was recorded in this turn written; see `written`."""
+        """Have everything recorded in this turn written; see `written`."""
         return self._writer.flush()
 
     def close(self) -> None:
-        """Write everything and give the file up."""
+        """Write everything and close the file."""
         self._writer.close()
 
     def _checkpoint(self, position: int, machine: Machine) -> None:
@@ -158,7 +160,7 @@ class Recorder:
             self._writer.append(record)
 
     def _checkpoint_again(self) -> None:
-        """Append how the queues stand here, unless the log has just said it; all are named."""
+        """Append the state of all queues, all named, unless the log has just recorded it."""
         if self._position != self._checked:
             for record in self._beginning() or ():
                 self._checked = self._position
@@ -168,8 +170,8 @@ class Recorder:
     def _beginning(self) -> Iterator[Record] | None:
         """Return the names and the state of all queues, for a reader that begins here.
 
-        None where the machine is in the midst of an item, which waits for messages that are on disk
-        or has failed: it has no state that the log has recorded.
+        None where the machine is in the middle of an item, which waits for messages on disk or has
+        failed: it has no state that the log has recorded.
         """
         machine = self._machine
         if machine is None or machine.root() != self._root:
@@ -192,7 +194,7 @@ class Recorder:
 
 
 def readers_of(queues: Iterable[Queue]) -> Iterator[Readers]:
-    """Yield how far the readers of these have read; nothing if none can be read, or is browsed."""
+    """Yield the progress of these queues' readers; nothing if none is a stream or browsed."""
     read = [queue for queue in queues if queue.readers is not None]
     if read:
         rows = [

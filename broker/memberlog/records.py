@@ -14,19 +14,21 @@ HASH_ALG = "blake2b-16"
 SUFFIX = ".qml"
 HASH_BYTES = 16
 MARK_BYTES = 8 + HASH_BYTES
-ROLE_MEMBER, ROLE_CLIENT = "member", "client"  # of whom a log is
+ROLE_MEMBER, ROLE_CLIENT = "member", "client"  # the owner of a log
 LEASE_TAKEN, LEASE_GIVEN_UP, LEASE_LOST = "taken", "given up", "lost"
 
 CHECKPOINT_ROW = struct.Struct("<IQIQQ")
-"""Of a CHECKPOINT: number of the queue, ready, unacked, the number that its next message gets, and
-the hash of its ready messages."""
+"""A row of CHECKPOINT: number of the queue, ready, unacked, the number of its next message, and the
+hash of its ready messages."""
 
 READER_ROW = struct.Struct("<IIQQ?")
-"""Of a READERS: number of the queue, channel, name of the reader, the place that it is sent next,
-and whether it has a filter."""
+"""A row of READERS: number of the queue, channel, name of the reader, the next place to send, and
+whether it has a filter."""
 
 CLIENT_ROW = struct.Struct("<BQQ")
-"""Of a CLIENT: `ClientOp`, with REDELIVERED; hash of the body; publish number or delivery tag."""
+"""A row of CLIENT: `ClientOp`, with REDELIVERED; hash of the body; publish number or delivery
+tag.
+"""
 REDELIVERED = 0x80
 
 
@@ -54,7 +56,7 @@ class RecordKind(IntEnum):
 
 
 class Header(NamedTuple):
-    """First record of each segment: whose log it is and which segment it continues."""
+    """First record of each segment: whose log it is, and which segment it continues."""
 
     version: int
     cluster_name: str
@@ -62,7 +64,7 @@ class Header(NamedTuple):
     member: str  # of a client's log: the client
     incarnation: int
     segment: int
-    prev_link: bytes  # the last link of the segment before
+    prev_link: bytes  # the last link of the previous segment
     hash_alg: str
     wall_us: int
     role: str = ROLE_MEMBER  # or ROLE_CLIENT
@@ -106,14 +108,14 @@ class Inactive(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """The batches up to the next ACTIVE were decided by `epoch`: they were unstable as their view
-    ended, or come from the log of a member that is in the primary view of `epoch`."""
+    """`epoch` decided the batches up to the next ACTIVE: they were unstable when their view ended,
+    or come from the log of a member that is in the primary view of `epoch`."""
 
     epoch: int
 
 
 class Batch(NamedTuple):
-    """One ordered item was applied: its `commands` commands stand at `first_position` and after."""
+    """One ordered item was applied: its `commands` commands are at `first_position` and after."""
 
     epoch: int
     ring_seq: int
@@ -124,13 +126,13 @@ class Batch(NamedTuple):
     session: int
     blob_no: int
     time_us: int
-    kinds: bytes  # one u8 a command
-    outcomes: bytes  # one u16 little endian a command
+    kinds: bytes  # one u8 per command
+    outcomes: bytes  # one u16 little endian per command
     blob_hash: bytes
     chain: bytes  # after the batch
     root: int  # of the state after the batch
     order: bytes
-    moves: bytes  # what the commands did to messages: rows of broker.machine.move_log.MOVE
+    moves: bytes  # the commands' moves of messages: rows of broker.machine.move_log.MOVE
 
 
 class ConfirmRecord(NamedTuple):
@@ -158,7 +160,7 @@ class Durable(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """An orderly end of this log; without it, the tail is unknown."""
+    """The orderly end of this log; without it, the tail is unknown."""
 
     reason: str
     position: int
@@ -175,12 +177,12 @@ class Vote(NamedTuple):
 
 
 class End(NamedTuple):
-    """Last record of a closed segment: its totals, so that they can be had without reading it."""
+    """Last record of a closed segment: its totals, available without reading it."""
 
     first_position: int  # of its first batch, 0 = none
-    position: int  # that the incarnation has reached, 0 = the segment does not tell
+    position: int  # reached by the incarnation; 0 = the segment does not tell
     chain: bytes  # at that position
-    records: int  # the header and this one included
+    records: int  # including the header and this one
     batches: int
     commands: int
     moves: int
@@ -190,7 +192,7 @@ class End(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """Names of the queues that moves give by number, before they first appear there."""
+    """Names of the queues that moves refer to by number, before they first appear."""
 
     queues: tuple[tuple[int, str, str, bool, int], ...]
     """Number (never used again), vhost, name, durable, highest priority (-1: a plain queue)."""
@@ -199,38 +201,38 @@ class Queues(NamedTuple):
 class Checkpoint(NamedTuple):
     """The state of all queues at this place of the log.
 
-    Several that follow one another at the same position are one, of more queues than fit.
+    Consecutive ones at the same position are one, of more queues than fit into a record.
     """
 
     position: int
     root: int
-    next_message: int  # the number that the next message gets
+    next_message: int  # the number of the next message
     queues: bytes  # rows of CHECKPOINT_ROW, by number
 
 
 class Readers(NamedTuple):
     """The readers of all streams, at the place of the next CHECKPOINT.
 
-    Several that follow one another are one, of more readers than fit.
+    Consecutive ones are one, of more readers than fit into a record.
     """
 
     readers: bytes  # rows of READER_ROW, by number of the stream
 
 
 class Lease(NamedTuple):
-    """What became of the lease on a shared store under which this incarnation leads."""
+    """An event of the lease on a shared store under which this incarnation leads."""
 
     what: str  # LEASE_TAKEN, LEASE_GIVEN_UP or LEASE_LOST
     token: int
     owner: str
     source: int  # the token whose store was copied, 0 = it begins empty
-    clock: str  # of which the times are, "" = of one that is compared with none
+    clock: str  # the clock of the times, "" = one that is compared with none
     at_us: int
-    until_us: int  # up to when it may reply, if it renews no more
+    until_us: int  # until when it may reply, if it renews no more
 
 
 class ClientOp(IntEnum):
-    """What a client did or received, low bits of the first byte of a row."""
+    """An action or reception of a client, in the low bits of the first byte of a row."""
 
     PUBLISHED = 1
     CONFIRMED = 2
@@ -238,14 +240,14 @@ class ClientOp(IntEnum):
     UNROUTABLE = 4  # basic.return; its confirm follows
     RECEIVED = 5
     ACKED = 6
-    LOST = 7  # the connection: what was outstanding may have been carried out or not
+    LOST = 7  # the connection: outstanding operations may have been carried out or not
 
 
 class Client(NamedTuple):
-    """What a client did and received in one turn, in its order."""
+    """A client's actions and receptions in one turn, in its order."""
 
     session: int  # its connection, from 1 in its incarnation
-    queue: str  # that it publishes to or consumes from, "" = it names none
+    queue: str  # the one it publishes to or consumes from, "" = it names none
     time_us: int
     ops: bytes  # rows of CLIENT_ROW
 

@@ -16,13 +16,13 @@ from store.files.durable_files import sync_directory
 
 
 class Begin(NamedTuple):
-    """Make a segment; what is written from here on goes there."""
+    """Create a segment; everything written from here on goes there."""
 
     path: Path
 
 
 class Finish(NamedTuple):
-    """Close the segment; `sync`: it has to be on the disk first, with its name."""
+    """Close the segment; `sync`: make it and its name durable first."""
 
     sync: bool
 
@@ -32,23 +32,23 @@ Step: TypeAlias = bytes | Begin | Finish
 
 
 class SegmentFile:
-    """The segment that is being written.  After an error nothing may follow."""
+    """The segment being written. After an error nothing may follow."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
         self.may_try_again: Callable[[OSError], bool] = lambda error: False
-        """Asked after an error, of which nothing was written; may take its time."""
+        """Called after an error of which nothing was written; may take its time."""
         self._fd = -1
 
     def resume(self, path: Path, cut_at: int | None) -> None:
-        """Continue a segment; its torn tail, if there is one, is cut off."""
+        """Continue a segment; cut off its torn tail, if there is one."""
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if cut_at is not None:
             os.ftruncate(self._fd, cut_at)
 
     def carry_out(self, steps: list[Step]) -> list[Path]:
-        """Do all of it; return the segments that were closed.  Raises OSError."""
+        """Carry out all steps; return the segments that were closed. Raises OSError."""
         finished: list[Path] = []
         data: list[bytes] = []
         for step in steps:
@@ -72,7 +72,7 @@ class SegmentFile:
             os.close(fd)
 
     def discard(self) -> None:
-        """Close the file and remove it: it has no record."""
+        """Close the file and remove it, because it has no record."""
         if self._fd >= 0:
             self.give_up()
             with contextlib.suppress(OSError):

@@ -18,11 +18,11 @@ _MARK = struct.Struct("<Q16s")
 
 
 class SegmentTotals:
-    """Counts one segment, record by record; on the way of every record that a member writes."""
+    """Counts one segment, record by record; every record that a member writes passes through it."""
 
     def __init__(self) -> None:
         self._first = 0
-        self._latest: Batch | None = None  # None: `_reached` holds
+        self._latest: Batch | None = None  # None: see `_reached`
         self._reached = 0, bytes(16)  # position and chain of the last Start or Snapshot
         self._records = self._batches = self._commands = self._moves = self._confirms = 0
         self._step = self._next = STEP
@@ -48,7 +48,7 @@ class SegmentTotals:
             self._next = (record.position // self._step + 1) * self._step
 
     def end(self) -> End:
-        """Return the closing record of what was taken so far."""
+        """Return the closing record of the records counted so far."""
         position, chain = self._reached
         if self._latest is not None:
             position = self._latest.first_position + self._latest.commands - 1
@@ -62,7 +62,7 @@ class SegmentTotals:
     def _mark(self, batch: Batch) -> None:
         before = batch.first_position - 1
         last = before + batch.commands
-        if last // self._step > before // self._step:  # else it only comes after a gap
+        if last // self._step > before // self._step:  # otherwise it only comes after a gap
             self._marks.append((before, last, batch.chain))
         while len(self._marks) > MARKS_MAX:
             self._step *= 2
@@ -72,7 +72,9 @@ class SegmentTotals:
 
 
 def marks_of(end: End) -> list[tuple[int, bytes]]:
-    """Return (position, chain) of the marks of a closing record, ascending but for a wrong log."""
+    """Return (position, chain) of the marks of a closing record, ascending except in a wrong
+    log.
+    """
     return [(position, chain) for position, chain in _MARK.iter_unpack(end.marks)]
 
 

@@ -21,7 +21,7 @@ from broker.memberlog.reader import ENDS_BYTES, Damaged, Ends, read_ends
 from broker.memberlog.records import SUFFIX
 
 PACKED = ".gz"
-LEVEL = 1  # higher ones make it no smaller: half of it are hashes
+LEVEL = 1  # higher ones make it no smaller: half of it is hashes
 _HEAD = struct.Struct("<4sIBB")  # magic, method and flags; time; extra flags; system
 _EXTRA = struct.Struct("<H2sHQQ")  # bytes of the field, its name and length, raw size, tail's place
 _TRAILER = struct.Struct("<II")
@@ -37,7 +37,7 @@ def segment_name(member: str, incarnation: int, segment: int) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return the name that a segment has, or had, before it was compressed."""
+    """Return the name of a segment before compression."""
     return name.removesuffix(PACKED)
 
 
@@ -52,7 +52,7 @@ def segments_in(directory: Path) -> list[Path]:
 
 
 def one_of_each(paths: Iterable[Path]) -> list[Path]:
-    """Return each segment once, the plain form where there are both, by incarnation and number."""
+    """Return each segment once, the plain form if both exist, by incarnation and number."""
     found: dict[Path, Path] = {}
     for path in sorted(paths):  # the plain form comes first
         found.setdefault(path.with_name(plain_name(path.name)), path)
@@ -68,9 +68,9 @@ def _order(path: Path) -> tuple[Path, str, int, int]:
 
 
 def open_segment(path: Path) -> bytes:
-    """Return the bytes of a segment.  A plain one may be compressed between its listing and now.
+    """Return the bytes of a segment. A plain one may be compressed between its listing and now.
 
-    Raises OSError, and `Damaged` for a compressed file that is not whole.
+    Raises OSError, and `Damaged` for an incomplete compressed file.
     """
     try:
         data = path.read_bytes()
@@ -83,7 +83,7 @@ def open_segment(path: Path) -> bytes:
 
 
 def ends_of(path: Path) -> Ends:
-    """Return header and closing record of a segment without reading what is between.
+    """Return header and closing record of a segment without reading the records between.
 
     Raises OSError, and the `LogError`s of `read_ends`.
     """
@@ -109,7 +109,7 @@ def pack(data: bytes) -> bytes:
 
 
 def unpack(data: bytes, source: str) -> bytes:
-    """Return the segment in a file that `pack`, or any gzip, made."""
+    """Return the segment in a file made by `pack`, or by any gzip."""
     try:
         whole = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
@@ -142,9 +142,8 @@ def _packed_ends(file: BinaryIO, source: str) -> bytes:
 
 
 def _declared(data: bytes) -> tuple[int, int] | None:
-    """Return the extra field that `pack` wrote: the size without compression, and where the second
-    member begins.  None: compressed by another program.
-    """
+    """Return the extra field written by `pack`: the uncompressed size, and where the second member
+    begins. None: another program compressed it."""
     if len(data) < _HEAD.size + _EXTRA.size or not data[3] & _FLAG_EXTRA:
         return None
     _, name, _, size, place = _EXTRA.unpack_from(data, _HEAD.size)

@@ -35,12 +35,12 @@ SEGMENT_US = 3600 * 1_000_000
 
 
 class LogWriteFailed(Exception):
-    """The log could not be written; what is missing from it cannot be proved later."""
+    """The log could not be written; missing records cannot be proved later."""
 
     def __init__(self, reason: str, number: int | None = None) -> None:
         super().__init__(reason)
         self.no_space = number in NO_SPACE
-        """By the number of the error, where the system gave one."""
+        """By the error number, if the system gave one."""
 
 
 class MemberLogWriter:
@@ -81,9 +81,9 @@ class MemberLogWriter:
         self._begun_us, self._empty = 0, True
         self.begins_with: Callable[[], Iterable[Record] | None] = lambda: ()
         """The records after the header of each further segment, so that it can be read alone; None:
-        it cannot be said now, and the present segment goes on."""
+        not available now, and the present segment continues."""
         self.closed: Callable[[Path], None] | None = None
-        """Called with each segment that was closed; has to fsync it."""
+        """Called with each closed segment; must fsync it."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not self._resume():
@@ -104,11 +104,11 @@ class MemberLogWriter:
 
     @property
     def next_lsn(self) -> int:
-        """The number that the next record gets."""
+        """The number of the next record."""
         return self._lsn
 
     def append(self, record: Record) -> int:
-        """Take one record; it is written by the next `flush`.  Returns its number."""
+        """Take one record; the next `flush` writes it. Returns its number."""
         self._empty = False
         lsn = self._lsn
         payload = encode(lsn, record)
@@ -124,10 +124,10 @@ class MemberLogWriter:
         return bool(self._buffer)
 
     def flush(self) -> int:
-        """Have what was appended written; rotate when the segment is full or old.
+        """Have the appended records written; rotate when the segment is full or old.
 
-        Returns what `written` is when that has been done, which is at once here.  A segment that
-        is old and empty is continued: an idle member leaves no trail of empty files.
+        Returns the value of `written` after that, which here is reached at once. An old but empty
+        segment is continued: an idle member leaves no trail of empty files.
         """
         if self._failed:
             raise LogWriteFailed(self._failed)
@@ -142,7 +142,7 @@ class MemberLogWriter:
         return self._lsn
 
     def close(self) -> None:
-        """Write, flush to the disk, and give the file up.  Append a Stop before an orderly end."""
+        """Write, flush to the disk, and close the file. Append a Stop before an orderly end."""
         if self._closed:
             return
         self._closed = True
@@ -153,7 +153,7 @@ class MemberLogWriter:
         self._write(self._take_steps())
 
     def _write(self, steps: list[Step]) -> None:
-        """Carry out what was decided, and say what became of it."""
+        """Carry out the steps, and report the result."""
         try:
             finished = self._file.carry_out(steps)
         except OSError as error:
@@ -164,14 +164,14 @@ class MemberLogWriter:
                 self.closed(path)
 
     def _fails(self, error: BaseException) -> LogWriteFailed:
-        """Nothing may follow a record that is perhaps only half there: it would read as damage."""
+        """Nothing may follow a record that may be half written: it would read as damage."""
         reason = error.strerror if isinstance(error, OSError) else repr(error)
         self._failed = f"{self.path}: {reason}"
         return LogWriteFailed(self._failed)
 
     def _is_old(self) -> bool:
         now_us = self._wall_us()
-        self._begun_us = min(self._begun_us, now_us)  # a clock that was set back starts anew
+        self._begun_us = min(self._begun_us, now_us)  # a clock that was set back starts again
         return now_us - self._begun_us >= self._segment_us
 
     def _take_steps(self) -> list[Step]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Value = str | int | float
 CONNECT_S_MIN = 2
-"""What PostgreSQL's client library takes as the shortest limit of a connection attempt."""
+"""The shortest limit of a connection attempt that PostgreSQL's client library accepts."""
 SQLITE_SECONDS = "((julianday('now') - 2440587.5) * 86400.0)"
 POSTGRESQL_SECONDS = "extract(epoch FROM clock_timestamp())::double precision"
 _DURABLE = (
@@ -39,30 +39,30 @@ class DatabaseTrouble(OSError):
 
 
 class Table(NamedTuple):
-    """A table, and the statement that makes it."""
+    """A table, and the statement that creates it."""
 
     name: str
     create: str
 
 
 class Answer(NamedTuple):
-    """What came of a statement: its rows, and how many it changed."""
+    """The result of a statement: its rows, and how many it changed."""
 
     rows: list[tuple[Value, ...]]
     changed: int
 
 
 class Database(ABC):
-    """One connection, made when it is first needed and again after each error.  Blocks."""
+    """One connection, made on first use and again after each error. Blocks."""
 
     seconds: str
-    """The time by the clock of the database, as an expression of its SQL."""
+    """The time by the database's clock, as an SQL expression."""
 
     finds_table: str
-    """A query that has a row if there is a table of that name."""
+    """A query that returns a row if a table of that name exists."""
 
     def __init__(self, shown: str, table: Table) -> None:
-        """`shown` is for people; the table is made where it is missing."""
+        """`shown` is for people; a missing table is created."""
         self.shown, self._table = shown, table
         self._lock = threading.Lock()
         self._connected = False
@@ -70,15 +70,15 @@ class Database(ABC):
     def execute(
         self, statement: str, values: Sequence[Value] = (), *, durable: bool = True
     ) -> Answer:
-        """Have one statement done; `%s` stands for each value.  Raises DatabaseTrouble.
+        """Execute one statement; `%s` stands for each value. Raises DatabaseTrouble.
 
-        `durable`: what it changes has to survive a loss of power.
+        `durable`: its change must survive a power loss.
         """
         with self._lock:
             try:
                 if not self._connected:
                     self._connect()
-                    # Who may not make it may use the one that somebody has made for him.
+                    # A user who may not create the table may use one that was created for it.
                     if not self._do(self.finds_table, [self._table.name]).rows:
                         self._do(self._table.create, ())
                     self._connected = True
@@ -90,7 +90,7 @@ class Database(ABC):
                 raise DatabaseTrouble(f"{self.shown}: {reason}") from error
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         with self._lock:
             self._drop()
 
@@ -101,7 +101,7 @@ class Database(ABC):
 
     @abstractmethod
     def _errors(self) -> tuple[type[Exception], ...]:
-        """Return what the driver raises."""
+        """Return the driver's exceptions."""
 
     @abstractmethod
     def _connect(self) -> None: ...
@@ -110,7 +110,7 @@ class Database(ABC):
     def _disconnect(self) -> None: ...
 
     def _set_durable(self, durable: bool) -> None:  # noqa: B027
-        """Say of the next statement whether it has to be; a server need not be told."""
+        """Set whether the next statement must be durable; a server need not be told."""
 
     @abstractmethod
     def _do(self, statement: str, values: Sequence[Value]) -> Answer: ...
@@ -119,9 +119,9 @@ class Database(ABC):
 class SQLite(Database):
     """A file of SQLite, for brokers of one machine: its clock is that machine's.
 
-    With a write-ahead log nobody waits for who reads, and who writes holds the file's lock for as
-    long as it takes to hand one page to the kernel, some 0.1 ms; what is durable for a flush of the
-    disk besides.  Who is stopped in just that time keeps all others from writing.
+    With a write-ahead log readers make nobody wait. A writer holds the file's lock for as long as
+    it takes to hand one page to the kernel, some 0.1 ms, plus a flush of the disk for a durable
+    change. A process stopped at just that moment keeps all others from writing.
     """
 
     seconds = SQLITE_SECONDS
@@ -141,7 +141,7 @@ class SQLite(Database):
             self._path, timeout=self._patience_s, isolation_level=None, check_same_thread=False
         )
         self._synchronous = ""
-        # Refused while another one is just doing that, or is connected in the former way.
+        # Refused while another process is doing the same, or is connected in the former mode.
         with contextlib.suppress(sqlite3.OperationalError):
             self._connection.execute("PRAGMA journal_mode = WAL")
         mode = self._connection.execute("PRAGMA journal_mode").fetchone()
@@ -166,7 +166,9 @@ class SQLite(Database):
 
 
 class PostgreSQL(Database):
-    """A server of PostgreSQL, by psycopg and libpq, whose URLs and files of passwords count."""
+    """A PostgreSQL server, through psycopg and libpq, whose URLs and password files are valid
+    here.
+    """
 
     seconds = POSTGRESQL_SECONDS
     finds_table = "SELECT 1 WHERE to_regclass(%s) IS NOT NULL"
@@ -188,7 +190,7 @@ class PostgreSQL(Database):
             self._url, autocommit=True, prepare_threshold=None,
             connect_timeout=max(CONNECT_S_MIN, math.ceil(self._patience_s)),
             fallback_application_name="qpidd",
-            client_encoding="utf8",  # of a server in SQL_ASCII texts would come as bytes
+            client_encoding="utf8",  # from a server in SQL_ASCII texts would come as bytes
         )  # fmt: skip
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         self._do(
@@ -220,8 +222,8 @@ class PostgreSQL(Database):
 
 @contextlib.contextmanager
 def _limited(seconds: float, connection: socket.socket) -> Iterator[Callable[[], bool]]:
-    """Cut the connection after that time: a server that stands still answers nothing, and the
-    client library waits for it without end."""
+    """Cut the connection after that time: a hanging server answers nothing, and the client library
+    would wait for ever."""
     done = threading.Event()
 
     def cut() -> None:

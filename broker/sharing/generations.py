@@ -42,7 +42,7 @@ _META_BYTES = 4096
 _NOT_COPIED = frozenset(
     ("memberlog", "owner.lock", "lock.mdb", "reserve", "pages", "ring.trace", "lease")
 )
-"""What belongs to a process, or begins anew; the member log is one for all generations."""
+"""Files of one process, or created anew; the member log is shared by all generations."""
 _PAGE_SIZE = struct.Struct("<I")
 _LAST_PAGE = struct.Struct("<Q")
 _PAGE_SIZE_AT, _LAST_PAGE_AT = 40, 136
@@ -50,7 +50,8 @@ _PAGE_SIZE_AT, _LAST_PAGE_AT = 40, 136
 
 
 class _State(NamedTuple):
-    """What each commit to a store changes: the journal, or the pages that name LMDB's last one."""
+    """The parts that each commit to a store changes: the journal, or the pages that name LMDB's
+    last commit."""
 
     journal: bytes
     pages: tuple[bytes, bytes]
@@ -74,7 +75,7 @@ def newest_number(directory: Path) -> int:
 
 
 def source_for(directory: Path, known: int) -> int:
-    """Return the generation to copy; 0: none.  `known`: one that was complete, as a lease says.
+    """Return the generation to copy; 0: none. `known`: one that was complete, according to a lease.
 
     Raises StoreMissing, NotWritable.
     """
@@ -92,9 +93,9 @@ def source_for(directory: Path, known: int) -> int:
 
 
 def make_generation(directory: Path, number: int, source: int) -> Path:
-    """Make a generation, of a copy of another one or, where that is 0, empty; return its path.
+    """Create a generation as a copy of another one, or empty if that is 0; return its path.
 
-    Raises NoSpace, StoreFailed and NotWritable; the source is as it was.
+    Raises NoSpace, StoreFailed and NotWritable; the source is unchanged.
     """
     path, fresh = generation_path(directory, number), directory / f"generation.{number:06d}.new"
     origin = generation_path(directory, source)
@@ -121,7 +122,7 @@ def make_generation(directory: Path, number: int, source: int) -> Path:
 def remove_former(directory: Path, source: int, own: int) -> None:
     """Remove the generations before `source`, and those before `own` that were never complete.
 
-    Nothing from `own` on is touched.  Raises OSError.
+    Nothing from `own` on is touched. Raises OSError.
     """
     for path in list(directory.iterdir()):
         if match := _NAME.fullmatch(path.name):
@@ -131,7 +132,7 @@ def remove_former(directory: Path, source: int, own: int) -> None:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy with the modes; `target` is there, and its owner's alone until it has what it holds."""
+    """Copy with the modes; `target` exists, and is its owner's alone until it has its content."""
     for path in sorted(source.iterdir()):
         copy = target / path.name
         if path.name in _NOT_COPIED or path.name.endswith(".new"):
@@ -143,7 +144,7 @@ def _copy_tree(source: Path, target: Path) -> None:
         elif path.name == DATA_NAME:
             copy_store_files(source, target)
         elif path.name == JOURNAL_NAME and (source / DATA_NAME).exists():
-            continue  # it goes with LMDB's file
+            continue  # copied with LMDB's file
         elif path.is_file():
             _copy(path, copy, path.stat().st_size)
             sync_file(copy)
@@ -151,9 +152,9 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def copy_store_files(source: Path, target: Path) -> None:
-    """Copy LMDB's file, and the journal, of a store that another process may write at that time.
+    """Copy LMDB's file, and the journal, of a store that another process may be writing.
 
-    Raises OSError, and StoreFailed where it is written too fast.
+    Raises OSError, and StoreFailed if it is written too fast.
     """
     file, waiting = source / DATA_NAME, source / JOURNAL_NAME
     for _ in range(_TRIES):
@@ -174,7 +175,7 @@ def copy_store_files(source: Path, target: Path) -> None:
 
 
 def _state(store: Path) -> _State:
-    """Read the journal before what LMDB holds: what is gone from the one is in the other."""
+    """Read the journal before LMDB: records that leave the journal are in LMDB."""
     return _State(content(store), _meta_pages(store / DATA_NAME))
 
 
@@ -192,14 +193,14 @@ def _page_size(first: bytes) -> int:
 
 
 def _used_bytes(pages: tuple[bytes, bytes]) -> int:
-    """Where the pages of the last commit end; what is allocated behind it need not be copied."""
+    """Where the pages of the last commit end; allocated space behind that need not be copied."""
     last = max(int(_LAST_PAGE.unpack_from(page, _LAST_PAGE_AT)[0]) for page in pages)
     return (last + 1) * _page_size(pages[0])
 
 
 def _copy(source: Path, target: Path, size: int) -> None:
-    """Make `target` hold the first `size` bytes: shared with `source` where the file system can do
-    that, which takes no time and no space, or copied.  Who may not read one may not the other."""
+    """Make `target` hold the first `size` bytes: shared with `source` if the file system can do
+    that, which takes no time and no space, otherwise copied. Permissions are the same."""
     with (
         source.open("rb", buffering=0) as old,
         open(target, "wb", buffering=0, opener=_private) as new,

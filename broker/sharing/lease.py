@@ -29,10 +29,10 @@ from typing import NamedTuple
 from vsync.types import record
 
 SLACK = 0.2
-"""Share by which others wait longer than the lease, for the rates of clocks and late timers."""
+"""The share by which others wait longer than the lease, for the rates of clocks and late timers."""
 LEASE_MS_MAX = 60_000
 HANG_S = 10.0
-"""A holder whose event loop has stood still for so long lets its lease run out."""
+"""A holder whose event loop has hung for this long lets its lease run out."""
 _MAGIC = b"qpidd-lease 1 "
 _NUMBERS = ("token", "lease_ms", "generation", "count")
 _TEXTS = ("cluster", "holder", "who", "since", "held")
@@ -45,11 +45,11 @@ class Held(Enum):
 
     HELD = "held"
     RELEASED = "released"  # its holder has stopped: the next may lead at once
-    SHUT_DOWN = "shut down"  # by an operator, for all: who waits stops, too
+    SHUT_DOWN = "shut down"  # ended by an operator, for all: waiting brokers stop, too
 
 
 class ForeignLease(Exception):
-    """A file that stands where a lease should is none that this release can read."""
+    """A file in place of a lease is not a lease that this release can read."""
 
 
 @record
@@ -59,20 +59,20 @@ class LeaseRecord:
     token: int
     cluster: str
     holder: str
-    """Drawn at random by each process: two of one machine differ."""
+    """A random number of each process: two on one machine differ."""
     who: str
     """The same for people: machine, process, and where clients reach it."""
     since: str
-    """For people, too: the wall clock of the holder, when it claimed the token."""
+    """For people, too: the holder's wall clock when it claimed the token."""
     lease_ms: int
     generation: int
-    """A data directory that is complete (`generations`): of this token once its holder serves,
-    before that of a former one.  A newer one may be, too; 0: it is not known of any."""
+    """A complete data directory (`generations`): this token's once its holder serves, before that a
+    former one's. A newer one may be complete, too; 0: none is known."""
     count: int = 0
     held: Held = Held.HELD
 
     def encode(self) -> bytes:
-        """As it stands in the file: a line of text of a fixed length, with a checksum."""
+        """The form in the file: a line of text of a fixed length, with a checksum."""
         fields = asdict(self) | {"held": self.held.value}
         text = json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
         line = _MAGIC + b"%08x " % zlib.crc32(text) + text
@@ -81,7 +81,7 @@ class LeaseRecord:
 
 
 def decode(raw: bytes) -> LeaseRecord | None:
-    """Read a record; None: it is torn.  Raises ForeignLease."""
+    """Read a record; None: it is torn. Raises ForeignLease."""
     line = raw.rstrip(b" \n\0")
     if line and not line.startswith(_MAGIC[: len(line)]):
         raise ForeignLease
@@ -108,7 +108,7 @@ class Found(NamedTuple):
 
     @property
     def given_up(self) -> bool:
-        """Whether its holder has said that it acts on it no more."""
+        """Whether its holder has said that it no longer acts on it."""
         return self.lease is not None and self.lease.held is not Held.HELD
 
     @property
@@ -118,30 +118,30 @@ class Found(NamedTuple):
 
 
 class Phase(Enum):
-    """Where a contender is."""
+    """The phase of a contender."""
 
     WATCHES = "watches"
     SETTLES = "settles"  # has the newest token; a former lease may not be over
     HOLDS = "holds"
-    LOST = "lost"  # another one has a later token
-    ENDED = "ended"  # it was to end, or all who waited were
+    LOST = "lost"  # another contender has a later token
+    ENDED = "ended"  # it was told to end, or all waiting ones were
 
 
 class Contender:
     """One process that leads the store, or waits for that.
 
-    All times are of one clock of its own, in seconds.
+    All times are of its own clock, in seconds.
     """
 
     def __init__(self, own: LeaseRecord) -> None:
-        """`own`: what its record is to say; token, generation and count are not looked at."""
+        """`own`: the content of its record; its token, generation and count are ignored."""
         self.phase = Phase.WATCHES
         self.own = own
         self.ended_for_all = False
         self._lease_s = own.lease_ms / 1000
         self._seen: Found | None = None
         self._since = math.inf
-        self._waits_s: dict[int, float] = {}  # by token, as read last
+        self._waits_s: dict[int, float] = {}  # by token, as last read
         self._until = self._settled_at = -math.inf
         self.serves = False  # the record that names its own generation was written
         self._beat = math.inf
@@ -166,7 +166,7 @@ class Contender:
             generation, lease_ms = former.generation, max(former.lease_ms, self.own.lease_ms)
         return replace(
             self.own, token=1 + (found.token if found is not None else 0), generation=generation,
-            # Who waits for this one waits for the former ones, too.
+            # Waiting for this lease includes waiting for the former ones.
             lease_ms=lease_ms, count=0, held=Held.HELD,
         )  # fmt: skip
 
@@ -177,12 +177,13 @@ class Contender:
             self._seen, self._since = found, now
         if found.given_up:
             return True
-        # By the beginning of this reading: a pause behind it shows nothing.
+        # From the beginning of this reading: a pause after it proves nothing.
         return began - self._since >= self._wait_for(found)
 
     def blind(self) -> None:
-        """Nothing can be read: whether the holder renews is not known, and it may not be able to
-        either.  What was seen is waited for anew, so that a short outage is no takeover."""
+        """Nothing can be read. Whether the holder renews is unknown, and it may not be able to
+        either. The wait for the observed lease starts anew, so that a short outage causes no
+        takeover."""
         self._since = math.inf
 
     def _wait_for(self, found: Found) -> float:
@@ -191,7 +192,7 @@ class Contender:
     def claimed(
         self, claim: LeaseRecord, former: Found | None, newest: int, began: float, now: float
     ) -> None:
-        """The token of `claim` was got, by a step that began then.
+        """The token of `claim` was obtained, by a step that began then.
 
         `former`: the record of the token before, read after that; `newest`: the newest token, too.
         """
@@ -236,7 +237,7 @@ class Contender:
             self.phase = Phase.HOLDS
 
     def serve(self) -> None:
-        """The generation of this token is complete: it is what counts from the next renewal on."""
+        """The generation of this token is complete: it counts from the next renewal on."""
         assert self.phase is Phase.HOLDS
         self.own = replace(
             self.own, generation=self.own.token, lease_ms=round(1000 * self._lease_s)
@@ -252,13 +253,13 @@ class Contender:
 
     @property
     def until(self) -> float:
-        """Up to when it may reply, unless it renews once more."""
+        """Until when it may reply, unless it renews again."""
         return self._until
 
     def ends(self, held: Held) -> LeaseRecord | None:
-        """Act no more; return the record that says so to the others, if it is this one's to say.
+        """Act no more; return the record that tells the others so, if this contender may write it.
 
-        Who has not led yet says nothing: a former lease may not be over.
+        A contender that has not led yet writes nothing: a former lease may not be over.
         """
         former = self.phase
         if former is not Phase.LOST:

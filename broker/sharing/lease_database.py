@@ -52,7 +52,7 @@ _MAGIC = "qpidd-lease-database 1"
 _MARK = re.compile(_MAGIC + r" ([0-9a-f]{32}) (.*)\n?")
 _FILE = re.compile(r"lease\.\d{6,}")
 PATIENCE_S_MIN = 2.0
-"""How long a statement may take, if the lease is not longer: an answer behind it is of no use."""
+"""How long a statement may take, if the lease is not longer: a later answer is of no use."""
 
 
 class LeaseDatabase(StoreLeases):
@@ -64,8 +64,8 @@ class LeaseDatabase(StoreLeases):
         super().__init__(directory, cluster)
         self._database = database
         self._store = ""
-        self._row: LeaseRecord | None = None  # as `newest` has read it
-        self._newest: Found | None = None  # what it has returned
+        self._row: LeaseRecord | None = None  # as `newest` read it
+        self._newest: Found | None = None  # the result of `newest`
         self._replaced: Found | None = None  # by our claim
 
     def _look_at_first(self) -> None:
@@ -75,7 +75,7 @@ class LeaseDatabase(StoreLeases):
     # -- what is in the directory ----------------------------------------------------------------
 
     def _highest_generation(self) -> int:
-        """Return the highest number of a generation; there must be no lease beside them."""
+        """Return the highest number of a generation; there must be no lease files beside them."""
         for name in os.listdir(self._directory):
             if _FILE.fullmatch(name):
                 raise StoreUnreadable(
@@ -98,7 +98,7 @@ class LeaseDatabase(StoreLeases):
         return match[1]
 
     def _write_mark(self, store: str) -> str:
-        """Name the row in the directory; return the one that is named there by now."""
+        """Name the row in the directory; return the row that is named there afterwards."""
         path, fresh = self._directory / MARK, self._directory / f"{MARK}.{store}"
         try:
             with fresh.open("w", encoding="utf-8") as file:
@@ -115,11 +115,11 @@ class LeaseDatabase(StoreLeases):
     # -- the row ---------------------------------------------------------------------------------
 
     def _identify(self) -> str:
-        """Return the number of the store's row; make it where there never was one."""
+        """Return the number of the store's row; create it if there never was one."""
         self._store = self._store or self._read_mark()
         if not self._store:
             drawn = uuid.uuid4().hex
-            self._database.execute(_INSERT, [drawn])  # before it is named: what is named is there
+            self._database.execute(_INSERT, [drawn])  # before it is named: a named row exists
             self._store = self._write_mark(drawn)
             if self._store != drawn:
                 self._database.execute(f"DELETE FROM {TABLE} WHERE store = %s", [drawn])
@@ -163,7 +163,7 @@ class LeaseDatabase(StoreLeases):
         return self._found(self._read_row(), token)
 
     def _found(self, row: LeaseRecord, token: int) -> Found:
-        """Of a row that is older than its generations, or gone, only that is known."""
+        """If the row is older than its generations, or gone, only that is known."""
         return Found(token, row.encode(), row) if row.token == token else Found(token, b"", None)
 
     def claim(self, lease: LeaseRecord) -> bool:
@@ -176,7 +176,7 @@ class LeaseDatabase(StoreLeases):
         ]  # fmt: skip
         try:
             got = self._change(_CLAIM, values)
-        except DatabaseTrouble:  # it is not known what came of it: the row says it
+        except DatabaseTrouble:  # the outcome is unknown: the row says it
             row = self._read_row()
             got = (row.token, row.holder) == (lease.token, lease.holder)
             if not got:
@@ -190,7 +190,7 @@ class LeaseDatabase(StoreLeases):
             lease.count, lease.held.value, lease.lease_ms, lease.lease_ms / 1000, lease.generation,
             self._store, lease.token, lease.holder, lease.count,
         ]  # fmt: skip
-        # Not durable: a loss of power ends the holder, too, and with it what it had renewed.
+        # Not durable: a power loss also ends the holder, and with it the renewed lease.
         if not self._change(_RENEW, values, durable=False):
             raise LeaseGone(f"row {self._store} of {TABLE} is this broker's no more")
 
@@ -199,7 +199,7 @@ class LeaseDatabase(StoreLeases):
         return self._database.execute(timed, values, durable=durable).changed == 1
 
     def tidy(self, token: int) -> None:
-        """There is nothing: one row is all."""
+        """Nothing to do: there is only one row."""
 
     def close(self) -> None:
         self._database.close()

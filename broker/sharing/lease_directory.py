@@ -64,11 +64,11 @@ class LeaseDirectory(StoreLeases):
         fresh = self._directory / f"lease.{lease.holder}.new"
         try:
             _write(fresh, lease.encode(), os.O_CREAT | os.O_TRUNC)
-            with contextlib.suppress(OSError):  # NFS may lose the answer: what came of it counts
+            with contextlib.suppress(OSError):  # NFS may lose the answer: the result counts
                 os.link(fresh, path)
             got = fresh.stat().st_nlink == 2
             if not got and not path.exists():
-                os.link(fresh, path)  # raises what the file system has against it
+                os.link(fresh, path)  # raises the file system's error
                 got = True
             if got:
                 sync_directory(self._directory)
@@ -89,9 +89,9 @@ class LeaseDirectory(StoreLeases):
             raise gone from None
 
     def tidy(self, token: int) -> None:
-        """Remove the leases before the last but one, and what is left of claims of former tokens.
+        """Remove the leases before the last but one, and remains of claims of former tokens.
 
-        Who still makes such a claim tries again.
+        A process that is still making such a claim tries again.
         """
         for path in list(self._directory.iterdir()):
             if match := _NAME.fullmatch(path.name):
@@ -109,7 +109,9 @@ class LeaseDirectory(StoreLeases):
 
 
 def _write(path: Path, data: bytes, flags: int) -> None:
-    """In place and durably; a reader sees the old bytes, the new ones, or a wrong checksum."""
+    """Write in place and durably; a reader sees the old bytes, the new ones, or a wrong
+    checksum.
+    """
     assert len(data) == RECORD_BYTES
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o640)
     try:

@@ -24,18 +24,18 @@ log = logging.getLogger("qpidd")
 RENEWALS = 4
 """How often a lease is renewed within its time."""
 LOOKS = 8
-"""How often who waits looks within that time."""
+"""How often a waiting contender looks within that time."""
 REMINDER_S = 60.0
-"""So often the log says what the trouble is, while it is the same."""
+"""How often the log repeats a trouble that stays the same."""
 LINES = 5
-"""In a minute, of trouble that comes and goes."""
+"""Per minute, for trouble that comes and goes."""
 
 
 class Leases(Protocol):
-    """Where records of leases are: the files of a directory, a database, or a simulated one."""
+    """The place of lease records: files of a directory, a database, or a simulated one."""
 
     medium: str
-    """What to see to where they cannot be read or written."""
+    """What an operator should check if they cannot be read or written."""
 
     def newest_token(self) -> int:
         """Return the newest token; 0: there is none."""
@@ -44,38 +44,38 @@ class Leases(Protocol):
         """Read the newest lease."""
 
     def read(self, token: int) -> Found:
-        """Read one."""
+        """Read the lease of one token."""
 
     def claim(self, lease: LeaseRecord) -> bool:
-        """Take the token of this record; False: somebody else has it."""
+        """Take the token of this record; False: another process has it."""
 
     def renew(self, lease: LeaseRecord) -> None:
-        """Write this record, durably.  Raises LeaseGone."""
+        """Write this record durably. Raises LeaseGone."""
 
 
 class Told(Protocol):
-    """Who is told, on the thread of the loop."""
+    """The recipient of events, called on the loop's thread."""
 
     def waits(self, found: Found) -> None:
-        """The lease is another one's than before."""
+        """Another broker holds the lease now."""
 
     def elected(self) -> None:
-        """It is ours."""
+        """This broker holds the lease."""
 
     def serves(self) -> None:
         """The record names the generation of this token, durably."""
 
     def lost(self, found: Found | None) -> None:
-        """Somebody has a later token."""
+        """Another broker has a later token."""
 
     def shut_down(self) -> None:
-        """Its holder was ended by an operator, for all who waited."""
+        """An operator ended its holder, for all that waited."""
 
     def failed(self, error: StoreError) -> None:
-        """There is something in the directory that is none of ours, or too little."""
+        """The directory holds something foreign, or too little."""
 
     def broke(self, error: Exception) -> None:
-        """The thread has ended by a fault of this program: nobody renews the lease."""
+        """The thread ended by a bug of this program: nobody renews the lease."""
 
 
 class LeaseThread:
@@ -90,7 +90,7 @@ class LeaseThread:
         call: Callable[[Callable[[], None]], object],
         wall: Callable[[], str],
     ) -> None:
-        """`call` has something called by the loop; `wall` is the time of day, for people."""
+        """`call` makes the loop call something; `wall` is the time of day, for people."""
         self.contender = contender
         self.trouble = ""
         """Why the lease cannot be read or renewed now."""
@@ -100,7 +100,7 @@ class LeaseThread:
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._seen = 0
         self._refused = False
-        """A claim could not be written: to look, which goes well, shows nothing of that."""
+        """A claim could not be written; looking succeeds and so says nothing about that."""
         self._said_at = 0.0
         self._log = RationedLog(_write, clock, LINES, REMINDER_S)
         self._told_elected = self._told_serves = False
@@ -117,9 +117,9 @@ class LeaseThread:
         self._orders.put(self.contender.serve)
 
     def end(self, held: Held, patience_s: float) -> bool:
-        """Let the others know, and stop; blocks, for so long at most where the disk does.
+        """Tell the others, and stop; blocks while the disk does, for at most this long.
 
-        Nothing is replied from here on.  Returns whether it has stopped.
+        Nothing is replied from here on. Returns whether it has stopped.
         """
         self._orders.put(lambda: self._end(held))
         self._thread.join(patience_s)
@@ -130,7 +130,7 @@ class LeaseThread:
     def _end(self, held: Held) -> None:
         last = self.contender.ends(held)
         if last is not None:
-            with contextlib.suppress(LeaseGone):  # nobody waits for it
+            with contextlib.suppress(LeaseGone):  # nobody is waiting for it
                 self._leases.renew(last)
 
     def _run(self) -> None:
@@ -150,7 +150,7 @@ class LeaseThread:
                     self._cannot(error)
 
     def step(self) -> float | None:
-        """Do what is due; return in how many seconds to come again, None: never."""
+        """Do what is due; return the seconds until the next step, None: never."""
         contender, began = self.contender, self._clock()
         if contender.phase is Phase.ENDED:
             return None
@@ -198,8 +198,8 @@ class LeaseThread:
             return
         try:
             leases.renew(written)
-        except LeaseGone:  # somebody has removed it: it is nobody's any more
-            leases.newest_token()  # raises where the whole directory is away, or another one
+        except LeaseGone:  # somebody removed it: it belongs to nobody any more
+            leases.newest_token()  # raises if the whole directory is away, or replaced
             newest = 0
         else:
             newest = leases.newest_token()

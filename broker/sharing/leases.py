@@ -16,37 +16,37 @@ from store.errors import NotWritable, StoreMissing, StoreUnreadable
 from store.files.durable_files import sync_directory
 
 MARK = "lease.database"
-"""The file by which a directory says that its lease is in a database, and in which row."""
+"""The file that says that the directory's lease is in a database, and in which row."""
 
 
 class LeaseGone(Exception):
-    """A lease that was to be renewed is there no more, or another one is in its place."""
+    """A lease to renew no longer exists, or another one is in its place."""
 
 
 class StoreLeases(ABC):
-    """The leases of one shared store.  Every method blocks as the file system or database does.
+    """The leases of one shared store. Every method blocks as the file system or database does.
 
-    What these refuse comes as OSError, but for the first look.
+    Their errors come as OSError, except at the first look.
     """
 
     medium: str
-    """What to see to where a lease cannot be read or written."""
+    """What an operator should check if a lease cannot be read or written."""
 
     def __init__(self, directory: Path, cluster: str) -> None:
         self._directory, self._cluster = directory, cluster
         self._highest = 0
         self.complete = 0
-        """The newest complete generation that was seen."""
+        """The newest complete generation seen."""
 
     def open(self) -> None:
-        """Make the directory, not what it is in, and see that it can be one of ours.
+        """Create the directory, without content, and check that it can be a shared store.
 
-        Raises NotWritable, StoreUnreadable; has changed nothing that was there.
+        Raises NotWritable, StoreUnreadable; changes nothing that exists.
         """
         directory = self._directory
         try:
             if not directory.exists():
-                # Without its parent it is not made: a file system is not mounted, or a name wrong.
+                # Not created without its parent: a file system is not mounted, or a name is wrong.
                 directory.mkdir(exist_ok=True)
                 sync_directory(directory.parent)
             if (directory / "store").exists():
@@ -68,15 +68,15 @@ class StoreLeases(ABC):
 
     @abstractmethod
     def _look_at_first(self) -> None:
-        """See that nothing in the directory is foreign.  Raises OSError, StoreUnreadable."""
+        """Check that nothing in the directory is foreign. Raises OSError, StoreUnreadable."""
 
     def newest_token(self) -> int:
         """Return the newest token; 0: there is none.
 
-        A generation shows that there was one, where somebody has removed its lease: no number is
-        given twice.  Raises StoreMissing where there is a lower one than there was before.
+        A generation shows that its token existed, even if somebody removed its lease: no number is
+        given twice. Raises StoreMissing if the newest is lower than it was before.
         """
-        # Twice: a listing that was stopped in its middle may miss what came and have what went.
+        # Twice: a listing interrupted in its middle may miss new entries and contain removed ones.
         found = self._highest_number()
         if found < self._highest and (found := self._highest_number()) < self._highest:
             raise StoreMissing(
@@ -92,7 +92,7 @@ class StoreLeases(ABC):
         """Return the highest number of any lease and any generation."""
 
     def newest(self) -> Found | None:
-        """Read the newest lease.  Raises StoreUnreadable where it is foreign, too."""
+        """Read the newest lease. Raises StoreUnreadable if it is foreign, too."""
         self.complete = max(self.complete, self._complete())
         token = self.newest_token()
         return self.read(token) if token else None
@@ -102,26 +102,27 @@ class StoreLeases(ABC):
 
     @abstractmethod
     def read(self, token: int) -> Found:
-        """Read one; of one that is gone it is known that there was one, as of a torn one.
+        """Read one; of a lease that is gone, as of a torn one, only its existence is known.
 
-        Raises StoreUnreadable where it is foreign, too.
+        Raises StoreUnreadable if it is foreign, too.
         """
 
     @abstractmethod
     def claim(self, lease: LeaseRecord) -> bool:
-        """Take the token of this record; False: somebody else has it, or the former one."""
+        """Take the token of this record; False: another process has it, or still has the former
+        one."""
 
     @abstractmethod
     def renew(self, lease: LeaseRecord) -> None:
-        """Write this record, durably, over what the same holder wrote before.  Raises LeaseGone."""
+        """Write this record, durably, over the same holder's previous one. Raises LeaseGone."""
 
     @abstractmethod
     def tidy(self, token: int) -> None:
-        """Remove what nobody looks at any more once this token leads."""
+        """Remove what nobody reads any more once this token leads."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what is open; the next call opens it again."""
+        """Close what is open; the next call opens it again."""
 
     def _belongs_here(self, lease: LeaseRecord) -> None:
         if lease.cluster != self._cluster:

@@ -47,14 +47,14 @@ log = logging.getLogger("qpidd")
 BEAT_S = 0.25
 """How often the loop shows that it turns."""
 PATIENCE_S = 5.0
-"""How long the last record may take to be written."""
+"""How long writing the last record may take."""
 AWAY_S = 10.0
-"""For so long its clients wait for a leader that cannot renew its lease: where it is alone with
-that, another one leads by then, and they are to look for it."""
+"""How long its clients wait for a leader that cannot renew its lease. If it alone has that trouble
+another one leads by then, and the clients should look for it."""
 
 
 class Ordered(Protocol):
-    """What was ordered."""
+    """The state of ordered commands."""
 
     shutdown_position: int
     """Where an operator shut the broker down; 0: nowhere."""
@@ -65,7 +65,7 @@ class Leader(Protocol):
 
     @property
     def controller(self) -> Ordered:
-        """What has applied what was ordered."""
+        """The part that applies ordered commands."""
 
     def stop(self, code: Exit, reason: str) -> None:
         """Stop it."""
@@ -75,11 +75,11 @@ class Leader(Protocol):
 
 
 class Ended(Exception):
-    """This broker is not to wait any longer."""
+    """This broker must not wait any longer."""
 
 
 class ThreadEnded(Exception):
-    """Nobody renews the lease, by a fault of this program."""
+    """Nobody renews the lease, by a bug of this program."""
 
 
 class SharedStore:
@@ -95,15 +95,15 @@ class SharedStore:
         self._leases = _leases(options, cluster)
         self._thread: LeaseThread | None = None
         self._led: asyncio.Future[None] = loop.create_future()
-        self._other: Found | None = None  # who leads, as this one has read it last
+        self._other: Found | None = None  # the leader, as last read
         self._member: Leader | None = None
         self._lost = ""
-        self._hands_over = False  # it was asked to end, not all
+        self._hands_over = False  # it alone was asked to end
         self._source = 0
         self._given_up: Ended | ThreadEnded | StoreError | None = None
-        self._over = asyncio.Event()  # the lease is lost, or waiting for it given up
+        self._over = asyncio.Event()  # the lease is lost, or the wait for it was given up
         self._beating: asyncio.TimerHandle | None = None
-        self._without_s = 0.0  # the loop has turned for so long since the lease was over
+        self._without_s = 0.0  # how long the loop has turned since the lease was over
         self._record: Callable[[Lease], None] | None = None  # in the member log; None: it is over
 
     # -- waiting ---------------------------------------------------------------------------------
@@ -138,14 +138,14 @@ class SharedStore:
         raise self._given_up
 
     def _own_record(self, url: str) -> LeaseRecord:
-        """What this broker's record says of it."""
+        """The content of this broker's record."""
         who = f"{socket.gethostname()} process {os.getpid()}, {url}"[:WHO_CHARACTERS_MAX]
         return LeaseRecord(
             0, self._cluster, uuid.uuid4().hex, who, "", self._options.lease_ms, 0
         )  # fmt: skip
 
     async def _generation(self) -> Path | None:
-        """Make a generation; None: others led meanwhile, and may have removed what was copied.
+        """Create a generation; None: others led meanwhile, and may have removed its source.
 
         Raises StoreError.
         """
@@ -169,14 +169,14 @@ class SharedStore:
         return False
 
     def _make_generation(self) -> Path:
-        """On a thread: copy what the lease names."""
+        """On a thread: copy the generation that the lease names."""
         assert self._thread is not None
         own = self._thread.contender.own
         began = self._loop.time()
         known = max(own.generation, self._leases.complete)
         self._source = source = source_for(self.directory, known)
         if source < own.token:
-            self._remove_former(own.token)  # copies that were cut short may fill the disk
+            self._remove_former(own.token)  # interrupted copies may fill the disk
         path = make_generation(self.directory, own.token, source)
         if source:
             log.info(
@@ -192,7 +192,7 @@ class SharedStore:
             self._give_up(Ended("asked to terminate"))
 
     def _give_up(self, why: Ended | ThreadEnded | StoreError) -> None:
-        """Wait no longer, nor lead after the copy that may be under way."""
+        """Stop waiting, and do not lead after a copy in progress."""
         self._given_up = why
         self._over.set()
         if not self._led.done():
@@ -200,7 +200,7 @@ class SharedStore:
 
     @property
     def waiting_for(self) -> str:
-        """Who leads, and since when: what whoever asks a broker that waits is told."""
+        """Who leads, and since when: the answer to anybody who asks a waiting broker."""
         if self._thread is not None and self._thread.trouble:
             return f"waits: {self._thread.trouble}"
         if self._other is None:
@@ -215,16 +215,16 @@ class SharedStore:
     # -- told by the thread of the lease (`lease_thread.Told`) -----------------------------------
 
     def waits(self, found: Found) -> None:
-        """The lease is another one's."""
+        """Another broker holds the lease."""
         self._other = found
         log.info("%s", self.waiting_for)
 
     def shut_down(self) -> None:
-        """All were ended."""
+        """All brokers were ended."""
         self._give_up(Ended("the leader was shut down by an operator, and all others"))
 
     def elected(self) -> None:
-        """It is ours."""
+        """This broker holds the lease."""
         assert self._thread is not None
         self._other = None
         log.info("leads %s with token %d", self.directory, self._thread.contender.own.token)
@@ -232,7 +232,7 @@ class SharedStore:
             self._led.set_result(None)
 
     def serves(self) -> None:
-        """The new generation counts: what is before the one that it was made of can go."""
+        """The new generation counts: generations before its source can go."""
         self._loop.run_in_executor(None, self._tidy)
 
     def _tidy(self) -> None:
@@ -252,7 +252,7 @@ class SharedStore:
             log.warning("former generations in %s cannot be removed: %s", self.directory, error)
 
     def lost(self, found: Found | None) -> None:
-        """Somebody has a later token."""
+        """Another broker has a later token."""
         who = "another broker"
         if found is not None and found.lease is not None:
             who = f"{found.lease.who} (token {found.token})"
@@ -265,7 +265,7 @@ class SharedStore:
             self._led.set_result(None)
 
     def failed(self, error: StoreError) -> None:
-        """There is something in the directory that is none of ours, or too little."""
+        """The directory holds something foreign, or too little."""
         if self._member is not None:
             self._member.stop(Exit.DATA, str(error))
         else:
@@ -291,7 +291,7 @@ class SharedStore:
     def _show_life(self) -> None:
         assert self._thread is not None
         self._thread.contender.beat(boot_clock())
-        # Time in which the process stood still is none in which it was without a lease.
+        # Time in which the process stood still does not count as time without a lease.
         self._without_s = 0.0 if self.holds() else self._without_s + BEAT_S
         if self._without_s >= AWAY_S and not self._lost:
             trouble = self._thread.trouble or f"{self._leases.medium} does not answer"
@@ -306,7 +306,7 @@ class SharedStore:
         )
 
     def terminate(self) -> None:
-        """The process was asked to end: another one is to lead."""
+        """The process was asked to end: another broker is to lead."""
         self._hands_over = True
         assert self._member is not None
         self._member.terminate()
@@ -328,12 +328,12 @@ class SharedStore:
         }  # fmt: skip
 
     def recorded_by(self, record: Callable[[Lease], None]) -> None:
-        """Have the member log say that the lease was taken, and when it is lost."""
+        """Make the member log record that the lease was taken, and when it is lost."""
         self._record = record
         self._recorded(LEASE_TAKEN)
 
     def given_up(self) -> None:
-        """The log ends: clients are replied to no more, whoever has the lease."""
+        """The log ends: clients get no more replies, whoever has the lease."""
         assert self._thread is not None
         overtaken = self._thread.contender.phase is Phase.LOST
         self._recorded(LEASE_LOST if overtaken else LEASE_GIVEN_UP)
@@ -352,7 +352,7 @@ class SharedStore:
             self._record = None
 
     async def end(self) -> None:
-        """Give the lease up, for all where an operator has shut the member down."""
+        """Give the lease up, for all brokers if an operator has shut the member down."""
         if self._beating is not None:
             self._beating.cancel()
         if self._thread is not None:
@@ -381,5 +381,5 @@ def _leases(options: SharedStoreOptions, cluster: str) -> StoreLeases:
 
 
 def _shown(options: SharedStoreOptions) -> str:
-    """Where the lease is, for people."""
+    """The place of the lease, for people."""
     return options.lock.shown if options.lock is not None else "files of the directory"

@@ -17,7 +17,7 @@ from broker.options.table import AMQP_PORT
 from vsync.types import record
 
 HIDDEN = "***"
-"""Stands in lists where a password is."""
+"""Replaces passwords in lists."""
 HEARTBEAT_S, CONNECT_S = 10, 30.0
 HEARTBEAT_MAX_S, CONNECT_MAX_MS = 3600, 300_000
 _SCHEMES = {"amqp": (False, AMQP_PORT), "amqps": (True, AMQPS_PORT)}
@@ -30,17 +30,17 @@ _CREDENTIALS = re.compile(r"^([a-z]+://)?(.*)@", re.DOTALL)
 
 
 class BadUri(ValueError):
-    """A URI that is none; the text says why, without what is secret."""
+    """A URI is invalid; the text says why, without secrets."""
 
 
 @record
 class AmqpUri:
-    """Where one end of a shovel is, and how it is reached."""
+    """The address of one end of a shovel, and how it is reached."""
 
     address: Address | None
     """None: this cluster."""
     vhost: str | None
-    """None: the shovel's own where it is this cluster, else `/`."""
+    """None: the shovel's own if it is this cluster, otherwise `/`."""
     user: str = ""
     password: str = ""
     tls: bool = False
@@ -54,7 +54,7 @@ class AmqpUri:
 
 
 def parse_uri(text: str) -> AmqpUri:
-    """Read one.  Raises BadUri."""
+    """Parse a URI. Raises BadUri."""
     scheme, separator, rest = text.partition("://")
     if text.startswith("failover:"):
         raise BadUri('brokers to try in turn are a list of URIs, ["amqp://a", "amqp://b"]')

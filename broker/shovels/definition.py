@@ -21,16 +21,16 @@ COMPONENT = "shovel"
 PREFETCH, PREFETCH_MAX = 1000, 65_535
 RECONNECT_S, RECONNECT_MAX_S = 5, 86_400
 REPLICA = "replica"
-"""Stands in the key of a replica."""
+"""Marks the key of a replica."""
 NEVER, QUEUE_LENGTH = -1, -2
 """Values of `Shovel.delete_after`."""
 ON_CONFIRM, ON_PUBLISH, NO_ACK = ACK_MODES = "on-confirm", "on-publish", "no-ack"
 URIS_MAX = 16
 SHOVELS_MAX = 200
-"""In a cluster: each is a process of some 25 MB."""
+"""Per cluster: each is a process of some 25 MB."""
 NAME_BYTES_MAX = 255
 TABLE_BYTES_MAX = 64 * 1024
-"""Half of the largest frame, which holds the whole table and what stands beside it."""
+"""Half of the largest frame, which holds the whole table and everything beside it."""
 OLD_NAMES = {
     "prefetch-count": "src-prefetch-count", "delete-after": "src-delete-after",
     "publish-properties": "dest-publish-properties",
@@ -46,35 +46,35 @@ Table = dict[str, Value]
 
 
 class BadShovel(ValueError):
-    """A definition that is none; the text says which key and why."""
+    """A definition is invalid; the text says which key and why."""
 
 
 class NotDefined(BadShovel):
-    """What it names is not there, or not any more."""
+    """A named object does not exist, or no longer does."""
 
 
 @record
 class Link:
-    """What a link of federation does beyond moving messages (broker/shovels/upstreams.py)."""
+    """What a federation link does beyond moving messages (broker/shovels/upstreams.py)."""
 
     kind: str
     """`exchange` or `queue`."""
     name: str
-    """Of what is federated here."""
+    """Name of the federated object here."""
     upstream: str
     resource: str
     """The name of the exchange or queue there."""
     cluster: str
-    """The own one, by whose name loops are found."""
+    """This cluster's name, by which loops are detected."""
     max_hops: int
     trusts_user_ids: bool
     cleans_up: bool
-    """Whether what it made at the upstream is deleted with it."""
+    """Whether the objects it created at the upstream are deleted with it."""
     exchange_type: str = ""
     durable: bool = True
     auto_delete: bool = False
     arguments: Table = field(default_factory=dict)
-    """Of the exchange, which is made at the upstream where it is not there."""
+    """Arguments of the exchange, which is created at the upstream if it does not exist."""
 
     def row(self) -> dict[str, object]:
         """Return its part of a list of links, by RabbitMQ's names."""
@@ -86,14 +86,14 @@ class Link:
 
 @record
 class Shovel:
-    """A shovel as it is defined."""
+    """A shovel as defined."""
 
     vhost: str
     name: str
     source_uris: tuple[str, ...]
     destination_uris: tuple[str, ...]
     source_queue: str
-    """Empty: a queue of its own is bound to `source_exchange`."""
+    """Empty: its own queue is bound to `source_exchange`."""
     source_exchange: str
     source_key: str
     source_queue_arguments: Table
@@ -113,15 +113,15 @@ class Shovel:
     ack_mode: str
     reconnect_s: int
     value: Mapping[str, object]
-    """What it was read from."""
+    """The value it was parsed from."""
     link: Link | None = None
-    """What is to be done beyond that, where it is a link of federation."""
+    """Further work of a federation link."""
     is_replica: bool = False
     """It moves nothing: the destination is kept the same as the source (replicas.py)."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """How it is found: virtual host and name; of a link also what it feeds, and from where."""
+        """Its key: virtual host and name; for a link also what it feeds, and from where."""
         if self.is_replica:
             return self.vhost, REPLICA, self.name
         if self.link is None:
@@ -130,7 +130,7 @@ class Shovel:
 
     @property
     def title(self) -> str:
-        """What it is, for logs and lists of connections."""
+        """A title for logs and lists of connections."""
         if self.is_replica:
             return f"copy of queue '{self.source_queue}' as '{self.name}' of vhost '{self.vhost}'"
         if self.link is None:
@@ -143,7 +143,7 @@ class Shovel:
 
     @property
     def connection_name(self) -> str:
-        """By which its connections are shown, as RabbitMQ names them."""
+        """The name of its connections, as in RabbitMQ."""
         if self.is_replica:
             return f"Replica {self.name}"
         if self.link is None:
@@ -151,7 +151,7 @@ class Shovel:
         return f"Federation link (upstream: {self.link.upstream}, {self.link.kind}: {self.name})"
 
     def row(self) -> dict[str, object]:
-        """Return what a list shows of it, by RabbitMQ's names."""
+        """Return its row in a list, by RabbitMQ's names."""
         if self.link is not None:
             return {"vhost": self.vhost, **self.link.row(), "uri": bare(self.source_uris[0])}
         if self.is_replica:
@@ -179,7 +179,7 @@ def name_in(component: str, parameter: str) -> str | None:
 
 
 def parse_shovel(vhost: str, name: str, value: object) -> Shovel:
-    """Read the value of the parameter.  Raises BadShovel."""
+    """Parse the value of the parameter. Raises BadShovel."""
     if not name.isprintable():
         raise BadShovel("its name has a character that cannot be printed: define it by another one")
     if not isinstance(value, Mapping):
@@ -231,7 +231,7 @@ class Reader:
             name = old_names.get(key, key)
             if name in self._rest:
                 raise BadShovel(f"'{key}' is the older name of '{name}': give one of them")
-            if one is not None:  # as tools send what is not set
+            if one is not None:  # tools send this for unset keys
                 self._rest[name] = one
 
     def end(self) -> None:
@@ -287,7 +287,7 @@ class Reader:
         return found
 
     def without_effect(self, key: str, kinds: tuple[type, ...]) -> None:
-        """One that changes nothing here, and still is to be what it is elsewhere."""
+        """Take a key that changes nothing here, but must be valid as elsewhere."""
         found = self._rest.pop(key, None)
         if found is not None and type(found) not in kinds:
             raise BadShovel(f"'{key}' is {_WORDS[kinds[0]]}")
@@ -343,7 +343,7 @@ _WORDS: dict[type, str] = {
 
 
 def _amqp(value: object) -> Value:
-    """A value of JSON or of a field table, as one of a field table."""
+    """Convert a value of JSON or of a field table to one of a field table."""
     match value:
         case Mapping():
             return {str(name): _amqp(one) for name, one in value.items()}
@@ -354,7 +354,7 @@ def _amqp(value: object) -> Value:
 
 
 def local_ends(value: Value) -> list[AmqpUri]:
-    """The URIs of a definition that are at this cluster; what is no URI is refused elsewhere."""
+    """The URIs of a definition that point to this cluster; invalid URIs are refused elsewhere."""
     found = value if isinstance(value, dict) else {}
     uris: list[AmqpUri] = []
     for key in ("src-uri", "dest-uri", "uri"):
@@ -366,7 +366,7 @@ def local_ends(value: Value) -> list[AmqpUri]:
 
 
 def without_passwords(value: Value) -> Value:
-    """The value of a parameter as lists show it: what is a URI in it, without its password."""
+    """The value of a parameter for lists: its URIs are shown without passwords."""
     if isinstance(value, dict):
         return {
             key: _each(one, obfuscated) if key.endswith("uri") else one
@@ -384,7 +384,7 @@ def _each(value: Value, change: Callable[[str], str]) -> Value:
 
 
 def ends(shovel: Shovel, attempt: int) -> tuple[AmqpUri, AmqpUri]:
-    """Where it is to connect in its attempt of this number: lists of URIs are gone through."""
+    """The addresses for its attempt of this number: lists of URIs are tried in turn."""
     source, destination = (
         uris[attempt % len(uris)] for uris in (shovel.source_uris, shovel.destination_uris)
     )

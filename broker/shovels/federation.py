@@ -51,23 +51,25 @@ from broker.shovels.upstreams import (
 )
 
 ALONE_LOOKS = 5
-"""So many beats, a second, a link asks for what consumers hold before it asks for more."""
+"""Beats, of a second each, for which a link requests as many messages as consumers hold before it
+requests more."""
 LINKS_MAX = 200
-"""In a cluster: each is a process of some 25 MB."""
+"""Per cluster: each is a process of some 25 MB."""
 LOOK_S = 0.5
 LOOKED_AT_PER_S = 20_000
-"""So often it is looked what is federated, less often where there is much to look at; what is bound
-there, at each beat."""
+"""Names looked at per second to find federated objects, so less often where there are many;
+bindings are looked at with each beat."""
 Found = Mapping[Key, Shovel | BadShovel]
 Federated = tuple[Vhost, Exchange | Queue, Policy]
 Change = dict[str, object]
 
 
 class LocalSide(Protocol):
-    """What the process of a link has to know of this side."""
+    """The facts about this side that the process of a link needs."""
 
     def change(self) -> Change | None:
-        """What changed since the last time; None: nothing.  The first time it is all."""
+        """The changes since the last call; None: nothing changed. The first call returns
+        everything."""
 
 
 class Federation:
@@ -81,13 +83,13 @@ class Federation:
         self._found: Found = {}
 
     def links(self, now: float) -> Found:
-        """Return them as of some moment ago; the same object while they are the same."""
+        """Return the links as of a moment ago; the same object while they are unchanged."""
         if now >= self._next_look:
             self._next_look = now + LOOK_S + self._look() / LOOKED_AT_PER_S
         return self._found
 
     def _look(self) -> int:
-        """Return at how many names it looked."""
+        """Find the links; return the number of names looked at."""
         machine = self._machine()
         if not machine.definitions["parameter"]:
             self._seen, self._found = None, {}
@@ -124,7 +126,7 @@ class Federation:
             if component in defined:
                 defined[component].setdefault(vhost_name, {})[name] = body["value"]
         count = 0
-        # In the same order at all members, which have to agree which are too many.
+        # In the same order at all members, which must agree on which ones are too many.
         for vhost, resource, policy in sorted(federated, key=_place):
             upstreams = chosen_upstreams(
                 defined[UPSTREAM].get(vhost.name, {}), defined[UPSTREAM_SET].get(vhost.name, {}),
@@ -163,7 +165,7 @@ class Federation:
             return bad
 
     def local_side(self, shovel: Shovel) -> LocalSide | None:
-        """Return what is told of this side to a new attempt; None where it is no link."""
+        """Return the facts about this side for a new attempt; None if it is not a link."""
         if shovel.link is None:
             return None
         where = shovel.vhost, shovel.link.name
@@ -186,7 +188,7 @@ def _shape(exchange: Exchange) -> object:
 
 
 def _federated_exchanges(vhost: Vhost) -> Iterator[Federated]:
-    """Not the default one, to which nothing can be bound, nor those of links."""
+    """All but the default one, to which nothing can be bound, and those of links."""
     for exchange in vhost.exchanges.values():
         if exchange.name and not exchange.internal:
             policy = policies_of_exchange(vhost, exchange)[0]
@@ -195,8 +197,8 @@ def _federated_exchanges(vhost: Vhost) -> Iterator[Federated]:
 
 
 def _federated_queues(vhost: Vhost) -> Iterator[Federated]:
-    """Not exclusive ones, which no other connection may use, nor streams, of which nothing is
-    taken, nor those of links."""
+    """All but exclusive queues, which no other connection may use, streams, from which nothing is
+    taken, and those of links."""
     for queue in vhost.queues.values():
         policy = queue.policy
         if policy is None or not _federates(policy):
@@ -207,11 +209,11 @@ def _federated_queues(vhost: Vhost) -> Iterator[Federated]:
 
 
 Told = tuple[str, bytes]
-"""What an upstream is bound by: a key and packed arguments, however many bindings have them."""
+"""A binding at an upstream: a key and packed arguments, however many bindings here have them."""
 
 
 class _Bindings:
-    """What is bound to a federated exchange."""
+    """The bindings of a federated exchange."""
 
     def __init__(self, machine: Callable[[], State], vhost: str, name: str) -> None:
         self._machine, self._vhost, self._name = machine, vhost, name
@@ -234,7 +236,9 @@ class _Bindings:
         return found if before[0] is None or found["bind"] or found["unbind"] else None
 
     def _since(self, changes: Iterable[tuple[Binding, bool]]) -> Change:
-        """By the last changes: an exchange may have 20,000 bindings, and change at each beat."""
+        """Uses the last changes: an exchange may have 20,000 bindings, and change with each
+        beat.
+        """
         touched: dict[Told, Binding] = {}
         for one, came in changes:
             self._counts[one.key, one.packed] += 1 if came else -1
@@ -264,20 +268,21 @@ def _row(key: str, arguments: Table) -> list[str]:
 
 
 class _Demand:
-    """How many messages of the upstream a link may hold at once: none, unless a consumer waits that
-    is no link's, so that the queue is empty; then from then on until there is none, or a quarter of
-    a prefetch waits here.
+    """How many messages of the upstream a link may hold at once. None, unless a consumer waits that
+    is no link's, so that the queue is empty; from then on some, until no such consumer is left, or
+    a quarter of a prefetch waits here.
 
-    Where a link of another cluster takes from the queue, only while a consumer waits, and no more
-    than the consumers hold: of two clusters that both kept some, each would fetch what the other
-    has just fetched.  Such a link may come a moment later, so it is the same until none was seen
-    for some time."""
+    If a link of another cluster takes from the queue, only while a consumer waits, and no more than
+    the consumers hold: if two clusters both kept some messages, each would fetch what the other has
+    just fetched. Such a link may come a moment later, so the same holds until none was seen for
+    some time.
+    """
 
     def __init__(self, machine: Callable[[], State], vhost: str, name: str, prefetch: int) -> None:
         self._machine, self._vhost, self._name = machine, vhost, name
         self._prefetch, self._enough = prefetch, max(1, prefetch // 4)
         self._wanted: int | None = None
-        self._alone = 0  # looks since another link was seen, of those that wanted some
+        self._alone = 0  # looks since another link was seen that wanted messages
 
     def change(self) -> Change | None:
         vhost = self._machine().vhosts.get(self._vhost)

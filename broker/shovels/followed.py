@@ -51,15 +51,15 @@ from vsync.totem.events import Direct
 BEGIN, GONE, LEVEL = "begin", "gone", "level"
 PLACES, COUNT = "x-queue-places", "x-queue-count"
 MESSAGES_MAX, BYTES_MAX = 500, 1 << 20
-"""Told at once, about ten times a second."""
+"""Sent at once, about ten times a second."""
 RANGES_PER_MESSAGE = 2_000
 OUT_OF_LINE_MAX = 20_000
-"""Messages that came back, have a priority or are unacknowledged: each is looked at each time."""
+"""Messages that came back, have a priority or are unacknowledged: each look examines every one."""
 AWAY_S = 10.0
-"""Longer than a view takes to form: the cluster may go on without this member."""
+"""Longer than a view takes to form: the cluster may continue without this member."""
 AWAY = f"this member has not served for {AWAY_S:g} s ({{}}): follow the queue at another"
 LOOKED_AT_PER_S = 100_000
-"""Of those, so that a queue with many is looked at less often."""
+"""Of those per second, so that a queue with many is examined less often."""
 
 
 @dataclass
@@ -70,15 +70,15 @@ class _Told:
     places: Ranges = field(default_factory=list)
     was_level: bool = False
     seen: tuple[int, ...] = ()
-    """Of the queue, when it was level."""
+    """State of the queue when the follower was level with it."""
     due: float = 0.0
     position: int = 0
-    """At which `batch` was true."""
+    """The position at which `batch` was true."""
     batch: list[tuple[str, str, bytes, Body]] = field(default_factory=list)
 
 
 class Followers:
-    """Those of one member's clients; it runs beside the member (`member.Beside`)."""
+    """The followers among one member's clients; it runs beside the member (`member.Beside`)."""
 
     name = "followers"
 
@@ -92,22 +92,22 @@ class Followers:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Of what was told."""
+        """Counts of what was sent."""
         return self._counts
 
     def takes(self, _direct: Direct) -> bool:
-        """None of the datagrams."""
+        """It takes no datagrams."""
         return False
 
     def finish(self) -> bool:
-        """There is nothing to end."""
+        """Nothing to end."""
         return True
 
     def close(self) -> None:
-        """Nor then."""
+        """Nothing to end then, either."""
 
     def wake(self, now: float) -> None:
-        """Tell what is durable, and look again."""
+        """Send what is durable, and look again."""
         gateway = self._clients.gateway
         if not gateway.following:
             self._told.clear()
@@ -142,8 +142,8 @@ class Followers:
         self._counts["followers"] = len(told)
 
     def _wait(self, now: float) -> None:
-        """It does not serve, perhaps for long: elsewhere they are told what goes on.  The member's
-        own attempts end with its serving."""
+        """The member does not serve, perhaps for long: elsewhere followers get the news. The
+        member's own attempts end with its serving."""
         if self._served_at is None:
             self._served_at = now
         if now - self._served_at >= AWAY_S:
@@ -158,7 +158,7 @@ class Followers:
     def _turn(
         self, client: Client, number: int, tag: str, one: Following, told: _Told, now: float
     ) -> tuple[int, str] | None:
-        """Why it cannot go on; None: it does."""
+        """Why it cannot continue; None: it can."""
         if told.batch:
             if self._clients.durable_mark < told.position or client.is_full:
                 return None
@@ -205,7 +205,9 @@ def _out_of_line(queue: Queue) -> int:
 
 
 def _look(state: State, queue: Queue, one: Following, told: _Told) -> int:
-    """Put into the batch what differs from what is told; return at how much was looked for it."""
+    """Put the differences from what was sent into the batch; return how many places were
+    examined.
+    """
     queue_id = f"{state.cluster_id}/{queue.number}"
     seen = (
         queue.next_seq, len(queue.ready), len(queue.returned), queue.ready_sum, queue.unacked,
@@ -246,7 +248,7 @@ def _look(state: State, queue: Queue, one: Following, told: _Told) -> int:
 
 
 def _known(text: str) -> dict[str, Ranges]:
-    """What a client says that it knows; what nobody can read is nothing."""
+    """Parse a client's claim of what it knows; an unreadable claim counts as nothing."""
     queue_id, _, given = text.partition(" ")
     try:
         return {queue_id: parse(given)}

@@ -20,28 +20,30 @@ import msgpack
 from broker.shovels.status import ROWS, Key
 
 MAY_I, FREE = b"Sq", b"Sf"
-"""How the datagrams begin."""
+"""The first bytes of datagrams."""
 ASK_S = 0.5
 HANDOVER_S = 11.0
-"""A second more than an attempt that is stopped may take (`worker_process.ORDERLY_S`)."""
+"""A second more than a stopping attempt may take (`worker_process.ORDERLY_S`)."""
 
 
 class Attempt(Protocol):
-    """One attempt to move messages, which goes on until it ends or is stopped."""
+    """One attempt to move messages, which runs until it ends or is stopped."""
 
     def stop(self, *, at_once: bool) -> None:
-        """End it: no event follows.  Not `at_once`: what is under way may be confirmed first."""
+        """End it: no event follows. Unless `at_once`, messages in progress may be confirmed
+        first.
+        """
 
     def tell(self, change: Mapping[str, object]) -> None:
-        """Something changed on this side that a link has to know (federation.py)."""
+        """Report a change on this side that a link has to know (federation.py)."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it is left, nor held by a connection of it in the state."""
+        """Whether nothing of it is left, and no connection of it holds messages in the state."""
 
 
 class Handover:
-    """What still runs here, and what others have to let go first."""
+    """Attempts that still run here, and those that others must end first."""
 
     def __init__(self, me: str, tell: Callable[[bytes], None]) -> None:
         self._me, self._tell = me, tell
@@ -54,7 +56,7 @@ class Handover:
         self._last[key] = attempt
 
     def is_here(self, key: Key) -> bool:
-        """Whether something of it still runs here."""
+        """Whether some part of it still runs here."""
         last = self._last.get(key)
         if last is not None and last.ended:
             del self._last[key]
@@ -66,19 +68,20 @@ class Handover:
         return not any(self.is_here(key) for key in list(self._last))
 
     def end_all(self) -> None:
-        """At once: this member does not serve."""
+        """End all at once: this member does not serve."""
         for attempt in self._last.values():
             if not attempt.ended:
                 attempt.stop(at_once=True)
 
     def joined(self, keys: Iterable[Key], members: Iterable[str], now: float) -> None:
-        """This member serves from now on, these are its shovels: who else may run them still?"""
+        """This member serves from now on, with these shovels: which other members may still run
+        them?"""
         others = {member for member in members if member != self._me}
         self._awaited = {key: set(others) for key in keys} if others else {}
         self._until, self._asked_at = now + HANDOVER_S, now - ASK_S
 
     def ask(self, members: Sequence[str], now: float) -> None:
-        """Once a beat.  Members that are gone run nothing."""
+        """Ask, once per beat. Members that are gone run nothing."""
         if now >= self._until:
             self._awaited.clear()
         for key, others in list(self._awaited.items()):
@@ -91,11 +94,11 @@ class Handover:
                 self._tell(datagram)
 
     def may_begin(self, key: Key) -> bool:
-        """Whether no attempt of it runs, as far as anybody knows."""
+        """Whether no attempt of it is known to run."""
         return key not in self._awaited and not self.is_here(key)
 
     def takes(self, sender: str, payload: bytes, runs: Callable[[Key], str]) -> bool:
-        """Whether this datagram was of here; `runs` tells who runs a shovel by the state."""
+        """Whether this datagram belongs here; `runs` says who runs a shovel by the state."""
         kind, content = payload[:2], payload[2:]
         if kind not in (MAY_I, FREE):
             return False

@@ -21,9 +21,9 @@ from vsync.types import Member
 Define = Callable[[str, str, str, Mapping[str, Value] | None, str], Awaitable[object]]
 """Orders a definition, or its deletion (broker/admin/definitions.py)."""
 BY = "shovel"
-"""Who deletes a shovel that is done, in the logs."""
+"""The author of deletions of finished shovels, in the logs."""
 THREADS = 4
-"""Start processes and wait for their ends; what hangs there holds up nothing else."""
+"""They start processes and wait for their ends; one that hangs holds up nothing else."""
 
 
 def shovels_of(
@@ -35,13 +35,14 @@ def shovels_of(
     send_direct: Callable[[Member, bytes], None],
     loop: asyncio.AbstractEventLoop,
 ) -> Shovels:
-    """Return those of a member that is about to start."""
+    """Return the shovels of a member that is about to start."""
     tasks: set[asyncio.Task[None]] = set()
     threads = ThreadPoolExecutor(THREADS, "shovel")
 
     def keep(task: asyncio.Task[None]) -> None:
-        """Until it is done: the loop alone does not keep it, and nobody else knows of an attempt
-        that was stopped, or has told its end, while its process is still to be waited for."""
+        """Keep a task until it is done: the loop alone does not, and nobody else refers to an
+        attempt that was stopped, or has reported its end, while its process is still to be waited
+        for."""
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -51,7 +52,7 @@ def shovels_of(
         return attempt
 
     async def delete_done(shovel: Shovel) -> None:
-        """Unless it was defined anew meanwhile."""
+        """Delete it, unless it was redefined meanwhile."""
         name = f"{COMPONENT}/{shovel.name}"
         body = controller.replica.machine.definitions["parameter"].get((shovel.vhost, name))
         if body is not None and cast("Value", shovel.value) == body["value"]:
@@ -74,6 +75,6 @@ def shovels_of(
 
 
 def _name(clients: Connections) -> str:
-    """By which other brokers know this cluster."""
+    """The name by which other brokers know this cluster."""
     identity = clients.gateway.identity
     return identity.cluster or identity.cluster_id

@@ -12,7 +12,7 @@ Ranges: TypeAlias = list[tuple[int, int]]
 
 
 def ranges_of(places: Iterable[int]) -> Ranges:
-    """Those of these places, which ascend; one may come several times."""
+    """The ranges of these ascending places; duplicates are allowed."""
     found: Ranges = []
     for place in places:
         if found and place <= found[-1][1] + 1:
@@ -23,7 +23,7 @@ def ranges_of(places: Iterable[int]) -> Ranges:
 
 
 def union(*several: Ranges) -> Ranges:
-    """What is in at least one of them."""
+    """Places in at least one of them."""
     found: Ranges = []
     for first, last in sorted(one for ranges in several for one in ranges):
         if found and first <= found[-1][1] + 1:
@@ -34,7 +34,7 @@ def union(*several: Ranges) -> Ranges:
 
 
 def without(ranges: Ranges, others: Ranges) -> Ranges:
-    """What is in the first and not in the second."""
+    """Places in the first and not in the second."""
     found: Ranges = []
     at = 0
     for first, last in ranges:
@@ -52,23 +52,23 @@ def without(ranges: Ranges, others: Ranges) -> Ranges:
 
 
 def count(ranges: Ranges) -> int:
-    """How many places they have."""
+    """The number of places in them."""
     return sum(last - first + 1 for first, last in ranges)
 
 
 def places(ranges: Ranges) -> Iterator[int]:
-    """Each of them."""
+    """Each single place."""
     for first, last in ranges:
         yield from range(first, last + 1)
 
 
 def as_text(ranges: Sequence[tuple[int, int]]) -> str:
-    """As headers and arguments have them: `0-99,120`."""
+    """The form in headers and arguments: `0-99,120`."""
     return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in ranges)
 
 
 def parse(text: str) -> Ranges:
-    """Read what `as_text` wrote.  Raises ValueError."""
+    """Parse the output of `as_text`. Raises ValueError."""
     found: Ranges = []
     for one in text.split(",") if text else ():
         first, dash, last = one.partition("-")

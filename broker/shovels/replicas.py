@@ -25,14 +25,14 @@ from broker.shovels.definition import (
 
 COMPONENT = REPLICA
 REPLICAS_MAX = 100
-"""In a cluster: each is a process of some 25 MB."""
+"""Per cluster: each is a process of some 25 MB."""
 
 Row = dict[str, object]
 
 
 class Stopping:
-    """Replicas that are none any more, and whose queues nobody can consume from yet: who copied
-    into them is about to leave."""
+    """Replicas that were stopped, and whose queues nobody can consume from yet, because the copying
+    attempt is about to leave."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], tuple[Row, Consumer]] = {}
@@ -40,7 +40,7 @@ class Stopping:
     def begin(
         self, key: tuple[str, str], listed: Sequence[Row], vhosts: Mapping[str, Vhost]
     ) -> None:
-        """Somebody has the replica of this virtual host and name stopped, one of those listed."""
+        """The replica of this virtual host and name, one of those listed, was stopped."""
         queue = _find(vhosts, key)
         row = next((one for one in listed if (one["vhost"], one["queue"]) == key), None)
         if row is not None and queue is not None and queue.exclusive_consumer:
@@ -49,13 +49,13 @@ class Stopping:
             self._held[key] = {**row, **left}, copier
 
     def rows(self, listed: Sequence[Row], vhosts: Mapping[str, Vhost]) -> list[Row]:
-        """Add those that are still held to the replicas that there are."""
+        """Add those still held to the existing replicas."""
         there = {(row["vhost"], row["queue"]) for row in listed}
         shown = [*listed]
         for key, (row, copier) in [*self._held.items()]:
             queue = _find(vhosts, key)
             if key in there:
-                continue  # it is ordered, and not in force
+                continue  # it is ordered, and not yet in force
             if queue is None or all(one is not copier for one in queue.consumers.values()):
                 del self._held[key]
             else:
@@ -69,7 +69,7 @@ def _find(vhosts: Mapping[str, Vhost], key: tuple[str, str]) -> Queue | None:
 
 
 def parse_replica(vhost: str, name: str, value: object) -> Shovel:
-    """Read the value of the parameter.  Raises BadShovel."""
+    """Parse the value of the parameter. Raises BadShovel."""
     if not name or name.startswith("amq."):
         raise BadShovel("its name is that of the queue here, which does not begin with 'amq.'")
     if not isinstance(value, Mapping):

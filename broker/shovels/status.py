@@ -19,34 +19,34 @@ from hashlib import blake2b
 import msgpack
 
 Key = tuple[str, ...]
-"""Virtual host and name; of a link of federation virtual host, kind, name and upstream."""
+"""Virtual host and name; for a federation link virtual host, kind, name and upstream."""
 STATES_ARE, RESTART = b"Sh", b"Sr"
-"""How the datagrams begin."""
+"""The first bytes of datagrams."""
 TELL_S, HEARD_S = 2.0, 10.0
 ROWS = 20
-"""In one datagram."""
+"""Rows in one datagram."""
 REASON_MAX = 400
 STARTING, RUNNING, TERMINATED = STATES = "starting", "running", "terminated"
 
 
 @dataclass(slots=True)
 class Status:
-    """What a shovel does now."""
+    """The present status of a shovel."""
 
     state: str = STARTING
     since_ms: int = 0
-    """When it came to this state, by the clock of its member."""
+    """When it entered this state, by its member's clock."""
     reason: str = ""
-    """Why it ended; its member tries again unless the definition says that it does not."""
+    """Why it ended; its member tries again unless the definition forbids it."""
     blocked: str = ""
-    """Why the destination takes nothing now."""
+    """Why the destination accepts nothing now."""
     moved: int = 0
-    """Messages that the destination has taken, since its member runs it."""
+    """Messages that the destination has taken, since this member runs it."""
     attempts: int = 0
-    """How often it was begun there."""
+    """How often it was started there."""
 
     def row(self) -> dict[str, object]:
-        """Return what lists show of it, by RabbitMQ's names."""
+        """Return its row in a list, by RabbitMQ's names."""
         row: dict[str, object] = {"state": self.state, "forwarded": self.moved}
         if self.reason:
             row["reason"] = self.reason
@@ -56,12 +56,12 @@ class Status:
 
 
 def printable(text: str) -> str:
-    """What another broker says, as one line that changes nothing of the log or the terminal."""
+    """A text from another broker as one line that is harmless to log and terminal."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def datagrams(statuses: Iterable[tuple[Key, Status]]) -> Iterator[bytes]:
-    """What is told to the others."""
+    """The datagrams for the others."""
     rows = [
         (*key, one.state, one.since_ms, one.reason[:REASON_MAX], one.blocked[:REASON_MAX],
          one.moved, one.attempts)
@@ -72,7 +72,7 @@ def datagrams(statuses: Iterable[tuple[Key, Status]]) -> Iterator[bytes]:
 
 
 def read_datagram(content: bytes) -> dict[Key, Status]:
-    """What a member told.  Raises ValueError."""
+    """Decode a member's report. Raises ValueError."""
     try:
         rows = msgpack.unpackb(content)
         found = {
@@ -89,7 +89,7 @@ def read_datagram(content: bytes) -> dict[Key, Status]:
 
 
 def runner(members: Iterable[str], *key: str) -> str:
-    """The member that runs this one; empty where there is none."""
+    """The member that runs this one; empty if there is none."""
     return max(members, key=lambda member: _rank(member, key), default="")
 
 

@@ -56,60 +56,60 @@ from vsync.totem.events import Direct
 log = logging.getLogger("qpidd.shovels")
 
 BACK_OFF_MAX_S = 60.0
-"""The longest pause between attempts, unless the definition has a longer one."""
+"""The longest pause between attempts, unless the definition sets a longer one."""
 DELETE_S = 5.0
-"""A shovel that is done asks so often that it be deleted."""
+"""How often a finished shovel requests its deletion."""
 SETTLED_S = 30.0
-"""A shovel that ran for so long begins again after its shortest pause."""
+"""A shovel that ran for this long restarts after its shortest pause."""
 
 SHOVEL, LINK_KEY = 2, 4
-"""Parts of the key of a shovel, and of a link of federation; a replica of a queue has 3."""
+"""The number of parts in the key of a shovel, and of a federation link; a replica has 3."""
 LINK = "link_"
-"""How the counters of links of federation begin."""
+"""Prefix of the counters of federation links."""
 
 Event = Mapping[str, object]
 
 
 class Machine(Protocol):
-    """What is looked at of the replicated state."""
+    """The replicated state, as seen here."""
 
     @property
     def definitions(self) -> Mapping[str, Mapping[tuple[str, str], Table]]:
-        """What operators defined."""
+        """The operators' definitions."""
 
     @property
     def defined(self) -> int:
-        """How many changes of it there were."""
+        """How many times they changed."""
 
     @property
     def sessions(self) -> Mapping[str, object]:
-        """Those of the members of the view."""
+        """The sessions of the view's members."""
 
     @property
     def ending(self) -> Collection[object]:
-        """Connections that ended, of members that are gone, say, and still hold messages."""
+        """Connections that ended, for example of members that are gone, and still hold messages."""
 
 
 class Federation(Protocol):
     """Knows the links of federation (federation.py)."""
 
     def links(self, now: float) -> Found:
-        """Return those that there are."""
+        """Return the existing links."""
 
     def local_side(self, shovel: Shovel) -> LocalSide | None:
-        """Return what is told of this side to an attempt."""
+        """Return the facts about this side for an attempt."""
 
 
 @dataclass
 class Job:
-    """What one attempt is given."""
+    """The input of one attempt."""
 
     shovel: Shovel
     number: int
-    """Attempts of this shovel before it, here."""
+    """The number of earlier attempts of this shovel here."""
     doubtful: dict[str, int]
     here: Change | None = None
-    """What a link has to know of this side; changes of it follow."""
+    """Facts about this side for a link; changes follow."""
 
 
 Begin = Callable[[Job, Callable[[Event], None]], Attempt]
@@ -117,18 +117,18 @@ Begin = Callable[[Job, Callable[[Event], None]], Attempt]
 
 @dataclass
 class _Run:
-    """One shovel of this member's."""
+    """One of this member's shovels."""
 
     shovel: Shovel
     status: Status
     attempt: Attempt | None = None
     local_side: LocalSide | None = None
     due: float | None = 0.0
-    """When it is begun (again); None: never."""
+    """When it is to be started (again); None: never."""
     failures: int = 0
     ran_since: float | None = None
     done: bool = False
-    """All is moved: what is left to do is to delete the definition."""
+    """Everything is moved: only the definition remains to be deleted."""
     doubtful: dict[str, int] = field(default_factory=dict)
 
 
@@ -149,8 +149,8 @@ class Shovels:
         federation: Federation | None = None,
         level: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """`tell` sends a datagram to all other members of the view; `level`: those that have the
-        state, as arbitrators never do; nobody: that is not known."""
+        """`tell` sends a datagram to all other members of the view. `level`: the members that have
+        the state, which never includes arbitrators; empty: unknown."""
         self._level = level
         self._federation = federation
         self._links: Found = {}
@@ -174,7 +174,7 @@ class Shovels:
     # -- what runs -------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
-        """Begin and end what is due."""
+        """Start and end what is due."""
         self._now = now
         if not self._serving():
             self._stop_all()
@@ -214,8 +214,8 @@ class Shovels:
                 self._tell(datagram)
 
     def finish(self) -> bool:
-        """The member is about to stop: begin nothing more, and have what is under way confirmed;
-        whether nothing runs any more."""
+        """The member is about to stop: start nothing more, and let work in progress be confirmed;
+        return whether nothing runs any more."""
         self._closed = True
         for run in self._runs.values():
             self._stop(run, "its member stops")
@@ -227,14 +227,14 @@ class Shovels:
         self._stop_all()
 
     def _stop_all(self) -> None:
-        """This member does not serve: what it would pass on counts no more."""
+        """This member does not serve: nothing that it would pass on counts."""
         runs, self._runs, self._served = self._runs, {}, False
         for run in runs.values():
             self._stop(run, "this member does not serve", at_once=True)
         self._handover.end_all()
 
     def _look(self) -> None:
-        """Read the definitions that changed."""
+        """Read changed definitions."""
         links = self._links
         if self._federation is not None:
             links = self._federation.links(self._now)
@@ -262,8 +262,8 @@ class Shovels:
         return True
 
     def _members(self) -> list[str]:
-        """Who may run one.  Arbitrators have sessions, and so have members that still receive the
-        state; neither serves."""
+        """The members that may run one. Arbitrators have sessions, and so have members that still
+        receive the state; neither serves."""
         sessions, level = list(self._machine().sessions), self._level()
         return [name for name in sessions if name in level] if level else sessions
 
@@ -354,7 +354,7 @@ class Shovels:
     # -- operators -------------------------------------------------------------------------------
 
     def restart(self, key: Key) -> bool:
-        """Begin it anew, at whatever member; False: there is no such shovel."""
+        """Restart it, at whatever member; False: there is no such shovel."""
         if self._restart_here(key):
             return True
         self._look()
@@ -373,17 +373,17 @@ class Shovels:
         return True
 
     def rows(self) -> list[dict[str, object]]:
-        """All shovels as a list shows them."""
+        """All shovels, as rows of a list."""
         self._look()
         return self._rows({key: one for key, one in self._shovels.items() if len(key) == SHOVEL})
 
     def replica_rows(self) -> list[dict[str, object]]:
-        """All replicas of queues, likewise."""
+        """All queue replicas, likewise."""
         self._look()
         return self._rows({key: one for key, one in self._shovels.items() if len(key) != SHOVEL})
 
     def link_rows(self) -> list[dict[str, object]]:
-        """All links of federation, likewise, each with its `key`."""
+        """All federation links, likewise, each with its `key`."""
         self._look()
         return [
             {"key": key, **row}
@@ -412,12 +412,12 @@ class Shovels:
         return told.get(key) if self._now - heard_at <= HEARD_S else None
 
     def counts(self) -> dict[str, int]:
-        """How many of this member's are in which state."""
+        """The number of this member's shovels in each state."""
         states = [run.status.state for run in self._runs.values()]
         return {state: states.count(state) for state in (STARTING, RUNNING, TERMINATED)}
 
     def takes(self, direct: Direct) -> bool:
-        """Whether this datagram was of here; then it is dealt with."""
+        """Whether this datagram belongs here; if so it has been handled."""
         kind, content = direct.payload[:2], direct.payload[2:]
         if kind == RESTART:
             self._restart_here(tuple(content.decode(errors="replace").split("\0")))
@@ -446,7 +446,7 @@ def _read(key: Key, body: Table) -> Shovel | BadShovel:
 
 
 def _row_of_none(key: Key, bad: BadShovel) -> dict[str, object]:
-    """Of what nobody can run."""
+    """The row of a shovel that no member can run."""
     if len(key) == LINK_KEY:
         vhost, kind, name, upstream = key
         named = {"vhost": vhost, kind: name, "type": kind, "upstream": upstream}
@@ -459,7 +459,7 @@ def _row_of_none(key: Key, bad: BadShovel) -> dict[str, object]:
 
 
 def _tidy_up(run: _Run) -> None:
-    """Have what a link made at its upstream deleted, or say that nobody can."""
+    """Have the objects that a link created at its upstream deleted, or report that nobody can."""
     link = run.shovel.link
     if run.attempt is not None:
         run.attempt.tell({"ends": True})
@@ -471,9 +471,9 @@ def _tidy_up(run: _Run) -> None:
 
 
 def _leaves_its_source(shovel: Shovel, other: Shovel | BadShovel | None) -> bool:
-    """Whether nobody takes from its queue at the upstream any more, where that was made for it.
-    Another password or one more member of the same cluster is no other source: what is published
-    while the next attempt begins waits in that queue."""
+    """Whether nobody takes from its queue at the upstream any more, if that was created for it.
+    Another password, or one more member of the same cluster, is no other source: messages published
+    while the next attempt starts wait in that queue."""
     if isinstance(other, Shovel):
         same = shovel.source_queue == other.source_queue
         return not (same and _places(shovel) & _places(other))

@@ -31,52 +31,54 @@ from vsync.types import record
 
 UPSTREAM, UPSTREAM_SET = "federation-upstream", "federation-upstream-set"
 ALL = "all"
-"""The set of all upstreams of a virtual host, which nobody defines."""
+"""The implicit set of all upstreams of a virtual host."""
 PREFETCH, QUEUE_PREFETCH = 4000, 1000
-"""Of an exchange's link as many as are under way at most, as over a long way less is slower; of a
-queue's fewer, as those are taken from consumers at the upstream."""
+"""For an exchange's link the most messages that are ever in progress, because fewer are slower over
+a long distance; for a queue's link fewer, because those are taken from consumers at the upstream.
+"""
 HOPS_MAX = 1000
 TIME_MAX_MS = (1 << 32) - 1
 UPSTREAMS_MAX = 100
-"""In a set."""
+"""Upstreams in a set."""
 LOWER_PRIORITY = -1
-"""Of the consumer of a queue's link, so that consumers at the upstream are served first; and who
-has it asks for nothing, or two links would hand messages to each other for nobody."""
+"""Priority of the consumer of a queue's link, so that consumers at the upstream are served first. A
+link requests nothing for consumers with this priority; otherwise two links would hand messages to
+each other for nobody."""
 INTERNAL, PURPOSE = "x-internal-purpose", "federation"
-"""An argument of queues that links make, which are not federated themselves."""
+"""An argument of queues created by links, which are not federated themselves."""
 EXCHANGE, QUEUE = "exchange", "queue"
 _WITHOUT_EFFECT: dict[str, tuple[type, ...]] = {
     "ha-policy": (str,), "bind-nowait": (bool,), "channel-use-mode": (str,), "consumer-tag": (str,),
 }  # fmt: skip
 """Every queue is on every member; bindings are never waited for; each end has one channel, and its
-consumer the only tag."""
+consumer has the only tag."""
 
 
 @record
 class Upstream:
-    """A broker that is linked to, as it is defined."""
+    """A broker to link to, as defined."""
 
     name: str
     uris: tuple[str, ...]
     exchange: str
-    """Its name there; empty: as here."""
+    """Its name there; empty: the same as here."""
     queue: str
     prefetch: int
-    """-1: by what is linked."""
+    """-1: depends on what is linked."""
     reconnect_s: int
     ack_mode: str
     trusts_user_ids: bool
     max_hops: int
     expires_ms: int
-    """The queue there goes when no link was there for so long; 0: never."""
+    """The queue there is deleted after this time without a link; 0: never."""
     ttl_ms: int
-    """Messages there go after so long; -1: never."""
+    """Messages there are dropped after this time; -1: never."""
     queue_type: str
     cleans_up: bool
 
 
 def parse_upstream(name: str, value: object) -> Upstream:
-    """Read the value of a parameter `federation-upstream`.  Raises BadShovel."""
+    """Parse the value of a parameter `federation-upstream`. Raises BadShovel."""
     if not name.isprintable():
         raise BadShovel("its name has a character that cannot be printed: define it by another one")
     if not isinstance(value, Mapping):
@@ -89,7 +91,7 @@ def parse_upstream(name: str, value: object) -> Upstream:
 
 
 def _shared(name: str, uris: tuple[str, ...], reader: Reader) -> Upstream:
-    """What an upstream says, and a set may say otherwise."""
+    """Settings of an upstream that a set may override."""
     upstream = Upstream(
         name, uris, reader.name("exchange"), reader.name("queue"),
         reader.number("prefetch-count", -1, 0, PREFETCH_MAX),
@@ -106,7 +108,7 @@ def _shared(name: str, uris: tuple[str, ...], reader: Reader) -> Upstream:
 
 
 def parse_set(name: str, value: object) -> tuple[Table, ...]:
-    """Read the value of a parameter `federation-upstream-set`.  Raises BadShovel."""
+    """Parse the value of a parameter `federation-upstream-set`. Raises BadShovel."""
     if name == ALL:
         raise BadShovel(f"the set '{ALL}' is that of all upstreams: give this one another name")
     if not isinstance(value, list | tuple) or not 0 < len(value) <= UPSTREAMS_MAX:
@@ -138,7 +140,7 @@ def parse_set(name: str, value: object) -> tuple[Table, ...]:
 def chosen_upstreams(
     defined: Mapping[str, Value], sets: Mapping[str, Value], definition: Mapping[str, Value]
 ) -> dict[str, Upstream | BadShovel]:
-    """Return the upstreams that a policy asks for, by their names."""
+    """Return the upstreams that a policy names, by their names."""
     one = definition.get(UPSTREAM)
     named = definition.get(UPSTREAM_SET)
     asked: list[Table]
@@ -170,7 +172,7 @@ def chosen_upstreams(
 
 
 def upstream_queue(resource: str, upstream_vhost: str | None, vhost: str, link: Link) -> str:
-    """The queue at the upstream in which waits what this link is to take, by RabbitMQ's name."""
+    """The queue at the upstream in which messages for this link wait, by RabbitMQ's name."""
     at = link.cluster
     if upstream_vhost != vhost:
         at = f"{at}:{vhost}:{link.name}"
@@ -180,7 +182,7 @@ def upstream_queue(resource: str, upstream_vhost: str | None, vhost: str, link: 
 
 
 def link_of(upstream: Upstream, vhost: str, link: Link) -> Shovel:
-    """The shovel that such a link is.  Raises BadShovel."""
+    """The shovel that implements such a link. Raises BadShovel."""
     prefetch = upstream.prefetch
     if prefetch < 0:
         prefetch = QUEUE_PREFETCH if link.kind == QUEUE else PREFETCH

@@ -37,13 +37,13 @@ from broker.shovels.supervisor import Event, Job
 log = logging.getLogger("qpidd.shovels")
 
 LINE_BYTES_MAX = 64 * 1024
-"""Of an event; a longer one is none of ours."""
+"""Size of an event; a longer line is not one of ours."""
 ORDERLY_S = 10.0
-"""How long a process that is to end may take, before it is killed."""
+"""How long a process that is to end may take before it is killed."""
 UNREAD_BYTES_MAX = 64 * 1024 * 1024
-"""Of what it is told: more than all bindings that there can be."""
+"""Unread input of the process: more than all possible bindings."""
 LOCAL_PEER = "127.0.0.1:0"
-"""What lists show as the address of an end at this cluster."""
+"""The address that lists show for an end at this cluster."""
 
 
 class LocalSocket(asyncio.Protocol):
@@ -56,11 +56,11 @@ class LocalSocket(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The pair is there."""
+        """The pair is connected."""
         self.transport = cast("asyncio.Transport", transport)
         purpose = f"{self._shovel.title}, {self._which}"
         self._link = self._clients.attach(LOCAL_PEER, self._user, purpose, self.transport, REFUSED)
-        # It begins with connection.open, so what else it would announce is said here.
+        # It begins with connection.open, so the rest of its announcements is given here.
         able: dict[str, Value] = {"consumer_cancel_notify": True, "connection.blocked": True}
         self._link.client.connection.client_properties = {
             "connection_name": self._shovel.connection_name, "capabilities": able,
@@ -74,12 +74,12 @@ class LocalSocket(asyncio.Protocol):
         return self._link is None or self._clients.gateway.is_gone(self._link.client.conn_was)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the process."""
+        """Bytes from the process."""
         assert self._link is not None
         self._link.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The process is gone, or was sent away."""
+        """The process is gone, or was disconnected."""
         assert self._link is not None
         self._link.connection_lost()
 
@@ -95,7 +95,7 @@ class LocalSocket(asyncio.Protocol):
 
 
 class WorkerProcess:
-    """An attempt: its process, as far as it came."""
+    """An attempt: its process, as far as it was started."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class WorkerProcess:
         self._locals: list[LocalSocket] = []
         self._stopped = self._ended = self._at_once = False
         self.task = loop.create_task(self._run())
-        """Whoever makes it keeps this until it is done."""
+        """Its creator keeps this until it is done."""
 
     @property
     def _title(self) -> str:
@@ -124,7 +124,8 @@ class WorkerProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone, and what its ends here held is back in its queues."""
+        """Whether the process is gone, and the messages its ends here held are back in their
+        queues."""
         return self.task.done() and all(one.is_gone for one in self._locals)
 
     def stop(self, *, at_once: bool) -> None:
@@ -137,7 +138,7 @@ class WorkerProcess:
         self._end_process()
 
     def tell(self, change: Mapping[str, object]) -> None:
-        """A line to its input; one that does not read it does not move messages either."""
+        """Write a line to its input; a process that does not read moves no messages either."""
         line = json.dumps(change).encode() + b"\n"
         if self._input is None:
             self._untold.append(line)
@@ -148,7 +149,7 @@ class WorkerProcess:
                 self._kill()
 
     def _end_process(self) -> None:
-        """Ask it to end, or make it; one that is not there yet is ended when it is."""
+        """Ask it to end, or force it; one that is not started yet is ended once it is."""
         process = self._process
         if process is None or self._ended:
             return
@@ -156,7 +157,7 @@ class WorkerProcess:
             process.kill()
             return
         assert self._input is not None
-        self._input.close()  # what it was told before comes first
+        self._input.close()  # earlier lines come first
         self._loop.call_later(ORDERLY_S, self._kill)
 
     def _kill(self) -> None:
@@ -178,14 +179,14 @@ class WorkerProcess:
         self._tell({"event": "ended", "why": why})
 
     def _tell(self, event: Event) -> None:
-        """One that has told its end, or was stopped, tells nothing more."""
+        """An attempt that has reported its end, or was stopped, reports nothing more."""
         if self._stopped:
             return
         self._stopped = event.get("event") == "ended"
         self._on_event(event)
 
     async def _work(self) -> str:
-        """Run the process to its end; return how it ended, where it did not say."""
+        """Run the process to its end; return how it ended, unless it said so itself."""
         if not self._command:
             return "this process has no program for shovels"
         theirs: list[socket.socket] = []
@@ -206,7 +207,7 @@ class WorkerProcess:
                 self._end_process()
             await self._listen(process)
         finally:
-            process.kill()  # where it closed its output and goes on; one that ended takes no harm
+            process.kill()  # if it closed its output and continues; one that ended takes no harm
             code = await self._loop.run_in_executor(self._threads, process.wait)
             self._ended = True
             if self._input is not None and not self._input.is_closing():
@@ -234,7 +235,7 @@ class WorkerProcess:
             transport.close()
 
     async def _given(self, theirs: list[socket.socket]) -> dict[str, object]:
-        """What the process is told; to `theirs` its ends of pairs of sockets are added."""
+        """The input of the process; its ends of pairs of sockets are added to `theirs`."""
         shovel, number = self._job.shovel, self._job.number
         source, destination = [
             await self._end(uri, which, theirs)
@@ -265,7 +266,7 @@ class WorkerProcess:
     def _start(
         self, given: dict[str, object], theirs: Sequence[socket.socket]
     ) -> subprocess.Popen[bytes]:
-        """On a thread: to start a process takes some milliseconds."""
+        """On a thread: starting a process takes some milliseconds."""
         process = subprocess.Popen(
             list(self._command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             pass_fds=[one.fileno() for one in theirs], start_new_session=True, bufsize=0,
@@ -280,5 +281,5 @@ class WorkerProcess:
 
 
 def _as_json(link: Link) -> dict[str, object]:
-    """With the arguments of the exchange as AMQP has them: JSON has fewer types."""
+    """With the arguments of the exchange in AMQP's encoding, because JSON has fewer types."""
     return asdict(link) | {"arguments": b64encode(encode_table(link.arguments)).decode()}

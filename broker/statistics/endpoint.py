@@ -22,14 +22,14 @@ SLICE_S = 0.0005
 PAUSE_S = 0.001
 CHUNK_CHARACTERS = 16_384
 SCRAPES_MAX, SCRAPES_OF_ADDRESS_MAX = 16, 8
-"""At one time, of all and of one address, which may read as slowly as `SCRAPE_S` allows; more are
-told to come again."""
+"""Simultaneous scrapes, in all and of one address, which may read as slowly as `SCRAPE_S` allows;
+further ones are told to come again."""
 SCRAPE_S = 60.0
 HEADERS = {"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache"}
 
 
 class Pages:
-    """The pages of the metrics, by path."""
+    """The metrics pages, by path."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -69,7 +69,7 @@ class Pages:
         except (TimeoutError, ConnectionError):
             self.counters["broken_off"] += 1
             if request.transport is not None:
-                request.transport.abort()  # an error would stand in the middle of the page
+                request.transport.abort()  # an error would be in the middle of the page
             raise
         finally:
             under_way[source] -= 1

@@ -11,18 +11,18 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 Labels: TypeAlias = str
-"""As they stand in a line, braces included; empty: none."""
+"""Labels in the form of a line, braces included; empty: none."""
 Row: TypeAlias = tuple[Labels, float]
 
 
 def labels(**values: str) -> Labels:
-    """Return labels as they stand in a line."""
+    """Return labels in the form of a line."""
     inside = ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items()])
     return f"{{{inside}}}"
 
 
 def lines(name: str, kind: str, text: str, rows: Iterable[Row]) -> Iterator[str]:
-    """Return the lines of one metric, whose samples stand together; none where it has none.
+    """Return the lines of one metric, whose samples stay together; none if it has no samples.
 
     `kind`: gauge, or counter, whose name ends in `_total`; `text`: its meaning.
     """

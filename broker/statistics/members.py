@@ -22,17 +22,19 @@ from vsync.totem.events import Direct
 from vsync.types import Member
 
 FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE, CHANNELS_ARE = b"Of", b"Ot", b"Op", b"Oh"
-"""How datagrams begin."""
+"""The first bytes of datagrams."""
 TELL_S = 2.0
 HEARD_S = 10.0
 ROWS = 100
-"""Connections looked at in one step, so in one datagram."""
+"""Connections looked at in one step, and so the most in one datagram."""
 CLIENTS_EVERY, CLIENT_ROWS = 15, 20
-"""Who clients are is told in each so many rounds, of new ones at once; so many in a datagram."""
+"""Clients are announced again after this many rounds, new ones at once; and this many per
+datagram.
+"""
 CLIENTS_BYTES_MAX = 32 * 1024
-"""Of such a datagram: clients choose texts of their own, certificates have long names."""
+"""Size of such a datagram: clients choose their own texts, and certificates have long names."""
 CHANNEL_ROWS = 500
-"""Channels in one datagram; looked at in one step are those of one connection more than that."""
+"""Channels in one datagram; one step looks at up to one connection's channels more."""
 UNSET = ChannelFacts()
 
 
@@ -47,29 +49,29 @@ class Link(Protocol):
         """The machine's number of the connection; 0: it has none."""
 
     def details(self, now: float) -> Mapping[str, object]:
-        """Return what only this member knows of the client."""
+        """Return facts about the client that only this member knows."""
 
     def channels(self) -> Iterator[tuple[int, ChannelFacts]]:
-        """Return what only this member knows of its channels, by number."""
+        """Return facts about its channels that only this member knows, by number."""
 
 
 class View(Protocol):
-    """What is looked at of the primary layer."""
+    """The primary layer, as seen here."""
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The members of the present view."""
+        """The members of the current view."""
 
 
 class Client(NamedTuple):
-    """A client at another member, as that one told of it."""
+    """A client at another member, as that member described it."""
 
     details: dict[str, object]
     at: float
-    """When it was told."""
+    """When it was received."""
 
     def now(self, now: float) -> dict[str, object]:
-        """Return it as it is now."""
+        """Return its current description."""
         since = self.details.get("connected_s")
         passed = round(now - self.at)
         return self.details | ({"connected_s": since + passed} if isinstance(since, int) else {})
@@ -85,14 +87,14 @@ class Traffic(NamedTuple):
     at: float
 
     def next(self, received: int, sent: int, now: float) -> Traffic:
-        """Return it with newer counts."""
+        """Return a copy with newer counts."""
         interval = max(now - self.at, 0.1)
         more, out = (received - self.received) / interval, (sent - self.sent) / interval
         return Traffic(received, sent, max(more, 0.0), max(out, 0.0), now)
 
 
 class MemberFigures:
-    """The figures of all members, as far as they were heard."""
+    """The figures of all members, as far as received."""
 
     def __init__(
         self,
@@ -119,41 +121,41 @@ class MemberFigures:
         self._told_to: tuple[Member, ...] = ()
 
     def of(self, name: str) -> Figures | None:
-        """Return the figures of a member; None where they were not heard lately."""
+        """Return the figures of a member; None if none were received lately."""
         if name == self._me.name:
             return self._read()
         found = self._heard.get(name)
         return found[1] if found is not None and self._now - found[0] <= HEARD_S else None
 
     def told(self, name: str) -> tuple[float, Figures] | None:
-        """Return what a member, or this one, told last, and when."""
+        """Return the last figures of a member, which may be this one, and their time."""
         return self._heard.get(name)
 
     def traffic(self, connection: tuple[int, int]) -> Traffic | None:
-        """Return the bytes of a connection; None where its member has told nothing of it."""
+        """Return the bytes of a connection; None if its member has not reported them."""
         found = self._traffic.get(connection)
         if found is not None and self._now - found.at > HEARD_S:
             return found._replace(received_rate=0.0, sent_rate=0.0)
         return found
 
     def client(self, connection: tuple[int, int]) -> dict[str, object] | None:
-        """Return what another member told of its client; None where nothing was heard."""
+        """Return another member's description of its client; None if none was received."""
         found = self._clients.get(connection)
         return found.now(self._now) if found is not None else None
 
     def channel(self, channel: tuple[int, int, int]) -> ChannelFacts | None:
-        """Return what another member told of a channel; None where it told nothing of its client.
+        """Return another member's description of a channel; None if its client was not described.
 
-        Only what is not `UNSET` is told, and kept.
+        Only values other than `UNSET` are sent, and kept.
         """
         found = self._channels.get(channel)
         return UNSET if found is None and channel[:2] in self._clients else found
 
     def step(self, now: float) -> None:
-        """Tell the others what is due, and look at some of the connections."""
+        """Send the others what is due, and look at some of the connections."""
         self._now = now
         if now - self._told_at >= TELL_S or self._told_to != self._view.members:
-            # Who comes, and those that it comes to, know of each other at once.
+            # A member that comes, and those that it meets, inform each other at once.
             self._told_at, self._told_to = now, self._view.members
             self._heard[self._me.name] = now, self._read()
             self._tell(FIGURES_ARE + bytes(msgpack.packb(self._heard[self._me.name][1])))
@@ -162,7 +164,7 @@ class MemberFigures:
             next(self._round, None)
 
     def takes(self, direct: Direct) -> bool:
-        """Whether this datagram was of here; then it is dealt with."""
+        """Whether this datagram belongs here; if so it has been handled."""
         kind, content = direct.payload[:2], direct.payload[2:]
         if kind not in (FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE, CHANNELS_ARE):
             return False
@@ -218,7 +220,7 @@ class MemberFigures:
                 self._send(member, datagram)
 
     def _look_at_all(self) -> Iterator[None]:
-        """One step for so many connections of this member; then forget those that ended."""
+        """One step per batch of this member's connections; then forget those that ended."""
         session = self._session()
         links = self._links()
         began = self._now
@@ -263,7 +265,7 @@ class MemberFigures:
             yield
 
     def _tell_channels(self, session: int, links: list[Link]) -> Iterator[None]:
-        """Tell of those that changed; once in a while of all that are set to something."""
+        """Send changed channels, and now and then all that have settings."""
         before = self._told_channels if self._rounds % CLIENTS_EVERY else {}
         self._told_channels = told = {}
         rows: list[tuple[int, ...]] = []
@@ -290,7 +292,7 @@ class MemberFigures:
             del rows[:CHANNEL_ROWS]
 
     def _tell_clients(self, session: int, links: list[Link]) -> Iterator[None]:
-        """Tell of the new ones; once in a while of all: a member may have come, or missed it."""
+        """Send new clients, and now and then all: a member may have come, or missed a datagram."""
         here = {link.conn for link in links}
         self._told_clients = self._told_clients & here if self._rounds % CLIENTS_EVERY else set()
         self._rounds += 1
@@ -305,7 +307,7 @@ class MemberFigures:
 
 
 def _client_datagrams(session: int, rows: list[bytes]) -> Iterator[bytes]:
-    """These rows in datagrams that are small enough; a row that fits into none is left out."""
+    """These rows in datagrams that are small enough; a row too large for any is left out."""
     packer = msgpack.Packer()
     head = CLIENTS_ARE + packer.pack_array_header(2) + packer.pack(session)
     room = CLIENTS_BYTES_MAX - len(head) - len(packer.pack_array_header(CLIENT_ROWS))

@@ -22,7 +22,7 @@ Value = Callable[[Figures], float]
 
 
 class Global(NamedTuple):
-    """A counter over all clients of this member, those that left included."""
+    """A counter over all clients of this member, including those that left."""
 
     name: str
     text: str
@@ -59,7 +59,7 @@ GLOBAL = (
     Global("messages_acknowledged_total", "Messages acknowledged by consumers", OF_QUEUES,
            ("ack",)),
 )  # fmt: skip
-"""Below `rabbitmq_global_`."""
+"""Metrics with the prefix `rabbitmq_global_`."""
 
 DIED = {
     "maxlen": "Messages that a queue dropped, or refused, as it was full",
@@ -69,7 +69,7 @@ DIED = {
 }
 """By reason, counters `rabbitmq_global_messages_dead_lettered_*_total`."""
 STRATEGIES = ("disabled", "at_most_once", "at_least_once")
-"""What becomes of them; `disabled`: their queue has no dead-letter exchange."""
+"""What becomes of dead letters; `disabled`: their queue has no dead-letter exchange."""
 
 CHURN_TEXT = {
     "connections_opened": "Connections opened",
@@ -81,7 +81,7 @@ CHURN_TEXT = {
     "queues_deleted": "Queues deleted",
 }
 OF_NOBODY = ("queues_created", "queues_deleted")
-"""Reported by the first serving member, as are dead letters."""
+"""Reported by the first serving member, as dead letters are."""
 
 NODE: tuple[tuple[str, str, Value], ...] = (
     ("process_open_fds", "Open file descriptors", lambda f: f["open_fds"]),
@@ -96,14 +96,14 @@ NODE: tuple[tuple[str, str, Value], ...] = (
      lambda f: f["disk_free_limit_bytes"]),
     ("erlang_uptime_seconds", "Seconds since the broker process started", lambda f: f["uptime_s"]),
 )  # fmt: skip
-"""Gauges below `rabbitmq_`."""
+"""Gauges with the prefix `rabbitmq_`."""
 
 NOT_FIGURES = (
     "pid", "processors", "open_fds", "max_fds", "client_sockets", "uptime_s", "memory_bytes",
     "memory_limit_bytes", "disk_free_bytes", "disk_free_limit_bytes", "messages_confirmed_total",
     "client_received_bytes_total", "client_sent_bytes_total",
 )  # fmt: skip
-"""What says nothing as a series, or is there under RabbitMQ's name."""
+"""Figures that are useless as a series, or exist under RabbitMQ's name."""
 
 
 AUTH = {
@@ -112,7 +112,7 @@ AUTH = {
     "denied": "Those of them that were answered with no",
     "failed": "Questions to it that had no answer, or none in time: refusals, too",
 }
-"""Counters below `qpidd_auth_`."""
+"""Counters with the prefix `qpidd_auth_`."""
 
 HTTP = {
     "requests": "Requests at the ports of the management API",
@@ -122,7 +122,7 @@ HTTP = {
     "logins_refused": "Logins that were refused there",
     "connections_refused": "Connections that were not let in there, as there were too many",
 }
-"""Counters below `qpidd_http_`."""
+"""Counters with the prefix `qpidd_http_`."""
 
 
 SHOVEL = {
@@ -130,27 +130,27 @@ SHOVEL = {
     "failed": "Those of them that ended with an error",
     "moved": "Messages that destinations took from shovels of this member",
 }
-"""Counters below `qpidd_shovel_`."""
+"""Counters with the prefix `qpidd_shovel_`."""
 
 FEDERATION = {
     "link_attempts": "Attempts of this member to run a link of federation",
     "link_failed": "Those of them that ended with an error",
     "link_moved": "Messages that came here over links that this member runs",
 }
-"""Counters below `qpidd_federation_`."""
+"""Counters with the prefix `qpidd_federation_`."""
 
 
 class QueueMetric(NamedTuple):
     """A series for each queue."""
 
     family: str
-    """Of /metrics/detailed."""
+    """Its family in /metrics/detailed."""
     name: str
     kind: str
     text: str
     value: Callable[[Queue], float]
     of: Callable[[Queue], bool] = lambda _: True
-    """Queues that have it."""
+    """The queues that have it."""
 
 
 def is_stream(queue: Queue) -> bool:
@@ -271,4 +271,4 @@ DETAILED = tuple(
         ]
     )
 )  # fmt: skip
-"""What /metrics/detailed can be asked for."""
+"""The families that /metrics/detailed offers."""

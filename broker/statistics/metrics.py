@@ -44,13 +44,13 @@ from broker.statistics.statistics import Statistics
 
 
 class Observed(Protocol):
-    """What the metrics are made of."""
+    """The sources of the metrics."""
 
     statistics: Statistics
     commit_took: Histogram
 
     def figures(self) -> Figures:
-        """Return the figures of this member now."""
+        """Return the current figures of this member."""
 
     @property
     def machine(self) -> Machine:
@@ -58,7 +58,9 @@ class Observed(Protocol):
 
 
 class Metrics:
-    """The pages of one member.  Each is text in pieces, so that who sends it can pause between."""
+    """The pages of one member. Each is text in pieces, so that the sender can pause between
+    them.
+    """
 
     def __init__(
         self,
@@ -70,16 +72,17 @@ class Metrics:
         shovels: Callable[[], Mapping[str, int]],
         findings: Callable[[], list[tuple[str, str, int]]],
     ) -> None:
-        """`http`: what was counted at the ports of the management API, by the names in HTTP;
-        `shovels`: what was of shovels and links, by those in SHOVEL and FEDERATION;
-        `findings`: of each that there may be its name, how grave it is, and of how many objects it
-        is true now."""
+        """`http`: counts at the ports of the management API, by the names in HTTP; `shovels`:
+        counts of shovels and links, by those in SHOVEL and FEDERATION; `findings`: for each
+        possible finding its name, its severity, and the number of objects to which it applies now.
+        """
         self._observed, self._clients, self._http = observed, clients, http
         self._shovels, self._findings = shovels, findings
         self._node, self._cluster = node, cluster
 
     def aggregated(self) -> Iterator[str]:
-        """Return /metrics: sums, so as many lines with ten queues as with a hundred thousand."""
+        """Return /metrics: sums, so that it has as many lines with ten queues as with a hundred
+        thousand."""
         yield from self._of_node("rabbitmq_", "aggregated")
         share = self._observed.statistics.sampler.share
         if self._observed.statistics.home_is_known:
@@ -129,7 +132,7 @@ class Metrics:
             yield from lines(f"rabbitmq_{name}", "counter", text, rows)
 
     def _unconfirmed(self) -> Iterator[str]:
-        """One sum over all channels here: a pause after each connection, which has some."""
+        """One sum over all channels here: a pause after each connection that has some."""
         waiting = 0
         for link in self._clients.links():
             for channel in link.client.channels.values():
@@ -145,7 +148,7 @@ class Metrics:
         yield from self._of_objects("rabbitmq_", DETAILED, ())
 
     def detailed(self, families: Collection[str], vhosts: Collection[str]) -> Iterator[str]:
-        """Return /metrics/detailed: of these families, in these virtual hosts or all."""
+        """Return /metrics/detailed: these families, in these virtual hosts or all."""
         yield from self._identity("detailed")
         prefix = "rabbitmq_detailed_"
         if "node_coarse_metrics" in families:
@@ -172,7 +175,8 @@ class Metrics:
         yield from self._found()
 
     def _identity(self, endpoint: str) -> Iterator[str]:
-        """Who this is, and which of RabbitMQ's endpoints: series are joined with those of one."""
+        """The identity of this member and of RabbitMQ's matching endpoint: series are joined with
+        one of them."""
         node, cluster = self._node, self._cluster
         permanent = self._observed.machine.cluster_id
         identity = labels(
@@ -237,7 +241,7 @@ class Metrics:
             yield from lines(name, "counter", text, rows)
 
     def _logins(self, prefix: str, figures: Figures) -> Iterator[str]:
-        """As `auth/attempts` of the management API has them."""
+        """The figures of `auth/attempts` in the management API."""
         both = [
             (labels(protocol=protocol), figures[f"logins_{who}_total"],
              figures[f"logins_{who}_refused_total"])
@@ -299,7 +303,7 @@ class Metrics:
         )  # fmt: skip
 
     def _found(self) -> Iterator[str]:
-        """Each member has its own word for it: of several take the largest."""
+        """Each member reports its own view: of several take the largest."""
         rows = [
             (labels(name=name, severity=severity), count)
             for name, severity, count in self._findings()
@@ -348,7 +352,7 @@ class Metrics:
         metrics: list[tuple[str, str, str, str, Callable[[Channel], float]]],
         vhosts: Collection[str],
     ) -> Iterator[str]:  # fmt: skip
-        channels: dict[str, Channel] = {}  # a series that came twice would spoil the scrape
+        channels: dict[str, Channel] = {}  # a duplicate series would spoil the scrape
         for channel in list(self._observed.machine.channels.values()):
             vhost, peer = channel.connection.vhost.name, channel.connection.peer
             if channel.local and (not vhosts or vhost in vhosts):

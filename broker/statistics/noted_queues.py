@@ -12,31 +12,31 @@ from typing import NamedTuple
 from broker.machine.state import Queue, ready_count
 
 NAMED_MAX = 5
-"""So many are named."""
+"""The number of queues that are named."""
 
 
 class NotedQueue(NamedTuple):
-    """One of them."""
+    """One noted queue."""
 
     messages: int
-    """Of what it is noted for."""
+    """The count for which it is noted."""
     number: int
-    """Less the older the queue is, and of each another one."""
+    """Smaller for older queues, and unique."""
     vhost: str
     name: str
     grew: int = 0
-    """Messages that it became longer by in the last minute."""
+    """By how many messages it grew in the last minute."""
 
 
 class Few:
-    """The longest of many."""
+    """The longest few of many."""
 
     def __init__(self) -> None:
         self.count = 0
         self._heap: list[NotedQueue] = []
 
     def add(self, queue: NotedQueue) -> None:
-        """One more."""
+        """Add a queue."""
         self.count += 1
         if len(self._heap) < NAMED_MAX:
             heappush(self._heap, queue)
@@ -44,19 +44,19 @@ class Few:
             heappushpop(self._heap, queue)
 
     def longest(self) -> list[NotedQueue]:
-        """Return those that are named, the longest first."""
+        """Return the queues to name, the longest first."""
         return sorted(self._heap, reverse=True)
 
 
 class NotedQueues:
-    """Those of one sweep."""
+    """The noted queues of one sweep."""
 
     def __init__(self) -> None:
         self.untaken, self.stuck, self.letters = Few(), Few(), Few()
 
     def look(self, queue: Queue, ready: int, moved: float, grew: int, *, known: bool) -> None:
-        """`moved`: messages that were delivered or acknowledged, a second, over a minute; `known`:
-        that minute was watched."""
+        """`moved`: messages delivered or acknowledged per second, over a minute; `known`: that
+        minute was observed."""
         vhost, name = queue.vhost.name, queue.name
         if queue.letters is not None and (dead := ready_count(queue.letters)):
             self.letters.add(NotedQueue(dead, -queue.number, vhost, name))

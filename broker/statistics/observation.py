@@ -28,16 +28,16 @@ from vsync.totem.node import Node
 from vsync.types import Member
 
 SLICE_S = 0.001
-"""So much of each step goes into the sweep at most: half a per cent of the loop's time, and a delay
-of the token that is shorter than its rotation."""
+"""The sweep's share of each step: half a per cent of the loop's time, and a delay of the token that
+is shorter than its rotation."""
 PROCESS_S = 5.0
 """How often the system is asked about this process, on a thread."""
 SLOW_COMMIT_S = 0.25
-"""A commit that takes longer is one of a slow disk, as in conf/prometheus/alerts.yml."""
+"""A longer commit counts as one of a slow disk, as in conf/prometheus/alerts.yml."""
 
 
 class Observation:
-    """The statistics of one member, and what keeps them going."""
+    """The statistics of one member, and the steps that keep them current."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Observation:
         return self._controller.replica.machine
 
     def wake(self) -> None:
-        """Take the next step; some times a second."""
+        """Take the next step; called several times a second."""
         now = self._loop.time()
         took = self._member.persister.writer.commit_took_s
         while took:
@@ -110,21 +110,23 @@ class Observation:
             self._open_fds = open_fds.result()
 
     def watch_ports(self, ends_at: Callable[[], float], refused: Callable[[], int]) -> None:
-        """From here on tell when the certificate ends (0: there is none), and how many clients were
-        not let in lately: `refused` counts all."""
+        """From now on report when the certificate ends (0: there is none), and how many clients
+        were refused lately: `refused` counts all."""
         self._certificate_ends_at, self._count_refused = ends_at, refused
 
     def local_alarms(self) -> tuple[dict[str, str], str]:
-        """Return what this member alone has found: of clocks, by member, and of its own disk."""
+        """Return the alarms that only this member has: of clocks, by member, and of its own
+        disk.
+        """
         return self._watchdogs.clocks.alarms, self._watchdogs.disk.alarm
 
     def received(self, member: str) -> float | None:
-        """Return the part of the state that a member has received; None: that was not heard."""
+        """Return the share of the state that a member has received; None: unknown."""
         found = self.members.of(member)
         return None if found is None else found["transfer_share"]
 
     def figures(self) -> Figures:
-        """Return the figures of this member now."""
+        """Return the current figures of this member."""
         return {
             **self._of_process(), **self._of_clients(), **self._of_ring(), **self._of_quorum(),
             **self._of_store(), **self._of_pages(),

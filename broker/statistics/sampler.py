@@ -27,7 +27,7 @@ CHURN = tuple(field.name for field in fields(Totals) if field.name != "messages"
 _counts_of: Callable[[Tally], tuple[int, ...]] = attrgetter(*COUNTS)
 _churn_of: Callable[[Totals], tuple[int, ...]] = attrgetter(*CHURN)
 READY, UNACKED = len(COUNTS), len(COUNTS) + 1
-"""Where a queue's depth stands in its sample, behind the counts."""
+"""Where a queue's depth is in its sample, behind the counts."""
 MOVED = tuple(
     COUNTS.index(name) for name in ("ack", "deliver", "deliver_no_ack", "get", "get_no_ack")
 )
@@ -35,18 +35,18 @@ MOVED = tuple(
 PERIOD_S = 1.0
 MINUTE_S = 60.0
 STEP_S = 10.0
-"""So far apart are the samples of what nobody asked for; the rates over a minute are measured from
-one that is so much older or younger."""
+"""The interval between samples that nobody asked for; rates over a minute are measured from a
+sample older or younger by at most this."""
 WATCHED_MAX, WATCHED_S = 200, 120.0
-"""Each sweep is sampled of so many tallies, those asked for last, for so long after that."""
+"""Each sweep samples this many tallies, those requested last, for this long after the request."""
 SUMMED_MAX = 50
-"""Of an object of more tallies, a connection with so many channels, there are no samples."""
+"""An object with more tallies, such as a connection with so many channels, has no samples."""
 LOOK_EVERY = 32
 """Objects between two looks at the clock."""
 
 Sample: TypeAlias = tuple[int, ...]
 Share: TypeAlias = tuple[int, int]
-"""Place of this member among so many that report queues; none report any: 0."""
+"""Place of this member among the members that report queues; 0 members: nobody reports any."""
 
 
 class Depths(NamedTuple):
@@ -59,7 +59,7 @@ class Depths(NamedTuple):
 
 
 class Track:
-    """What changed lately in one tally."""
+    """Recent changes of one tally."""
 
     __slots__ = ("changed_at", "older", "rates")
 
@@ -69,7 +69,7 @@ class Track:
         self.older: deque[tuple[float, Sample]] = deque([(at, before)])
 
     def take(self, began: float, at: float, before: Sample, now: Sample, *, keep: bool) -> None:
-        """The sample of the sweep that began at `at`; the one before began at `began`."""
+        """Take the sample of the sweep that began at `at`; the previous one began at `began`."""
         interval = max(at - began, 1e-6)
         self.rates = tuple([(b - a) / interval for a, b in zip(before, now, strict=True)])
         if before != now:
@@ -81,17 +81,17 @@ class Track:
             older.popleft()
 
     def grew(self, now: Sample) -> int:
-        """Return how many more messages are ready than a minute ago."""
+        """Return by how many the ready messages grew in the last minute."""
         return now[READY] - self.older[0][1][READY]
 
     def minute(self, at: float, now: Sample) -> tuple[float, ...]:
-        """Return the rates over the last minute, or since there is something to tell."""
+        """Return the rates over the last minute, or since the track began."""
         began, before = self.older[0]
         interval = max(at - began, PERIOD_S)
         return tuple([(b - a) / interval for a, b in zip(before, now, strict=True)])
 
     def samples(self, times: Sequence[float], now: Sample) -> list[Sample]:
-        """Return those of these times: of sweeps that were kept, and of the latest one."""
+        """Return the samples of these times: of sweeps that were kept, and of the latest one."""
         kept, samples = zip(*self.older, strict=True)
         return [
             now if at > kept[-1] else samples[max(bisect_right(kept, at) - 1, 0)] for at in times
@@ -99,7 +99,7 @@ class Track:
 
 
 class Rates(NamedTuple):
-    """A second, per item of a sample."""
+    """Per second, for each item of a sample."""
 
     last: tuple[float, ...]
     """Between the last two sweeps."""
@@ -107,37 +107,37 @@ class Rates(NamedTuple):
 
 
 class Sampler:
-    """Sweeps one machine, and the next one when a received state takes its place."""
+    """Sweeps one machine, and its successor when a received state replaces it."""
 
     def __init__(self) -> None:
         self.sweeps = 0
         self.depths = Depths()
         self.by_vhost: dict[str, Depths] = {}
         self.share = Depths()
-        """Of the queues that this member reports to a collector which sums over members."""
+        """The queues that this member reports to a collector which sums over members."""
         self.noted = NotedQueues()
-        """Of the last whole sweep."""
+        """Of the last complete sweep."""
         self.depth_rates = (0.0, 0.0)
-        """Of ready and unacked messages, a second."""
+        """Of ready and unacked messages, per second."""
         self.at = 0.0
-        """When the last whole sweep began."""
+        """When the last complete sweep began."""
         self.depths_of: dict[str, Tally] = {}
-        """By virtual host a tally whose sample is its ready and its unacked messages."""
+        """By virtual host: a tally whose sample is its ready and its unacked messages."""
         self._tracks: dict[Tally, Track] = {}
-        self._coming = self._tracks  # of the sweep that is under way
+        self._coming = self._tracks  # of the current sweep
         self._ticks: deque[tuple[float, bool]] = deque()  # sweeps of the last minute; kept of all?
-        self._keep, self._kept_at = False, -STEP_S  # whether this sweep is kept of all
+        self._keep, self._kept_at = False, -STEP_S  # whether this sweep is kept for all
         self._watched: dict[Tally, tuple[float, float]] = {}  # since when, and asked for last
         self._machine: Machine | None = None
         self._since = 0.0  # of this machine
-        self._queues: list[Queue] = []  # all, as they were created; kept from sweep to sweep
+        self._queues: list[Queue] = []  # all, in order of creation; kept from sweep to sweep
         self._listed = 0  # up to this number of a queue
-        self._began = 0.0  # the sweep before
+        self._began = 0.0  # the previous sweep
         self._sweep: Iterator[None] | None = None
         self._started = -PERIOD_S
 
     def step(self, now: float, machine: Machine, share: Share, more: Callable[[], bool]) -> bool:
-        """Go on while there is `more` time; whether a sweep came to its end."""
+        """Continue while there is `more` time; return whether a sweep was completed."""
         if machine is not self._machine:
             self._machine, self._sweep, self._tracks, self.sweeps = machine, None, {}, 0
             self._queues, self._listed, self.depths_of = [], 0, {}
@@ -157,15 +157,15 @@ class Sampler:
         return True
 
     def rates(self, tally: Tally) -> Rates | None:
-        """Return its rates, None where nothing changed for a minute."""
+        """Return its rates; None if nothing changed for a minute."""
         track = self._tracks.get(tally)
         if track is None or not track.rates:
             return None
         return Rates(track.rates, track.minute(self.at, tally.sampled))
 
     def rows(self, tallies: Sequence[Tally]) -> list[Row]:
-        """Return the samples of the last minute, of these together, newest first; from here on
-        each sweep's, for a while."""
+        """Return the joint samples of these for the last minute, newest first; from now on, for a
+        while, each sweep's."""
         if not 0 < len(tallies) <= SUMMED_MAX or not self._ticks:
             return []
         since = max([self._watch(tally) for tally in tallies])
@@ -173,7 +173,7 @@ class Sampler:
         columns: list[list[Sample]] = []
         for tally in tallies:
             track, now = self._tracks.get(tally) or self._coming.get(tally), tally.sampled
-            if now:  # else it is newer than the latest sweep
+            if now:  # otherwise it is newer than the latest sweep
                 columns.append([now] * len(times) if track is None else track.samples(times, now))
         more = len(columns) > 1
         return [
@@ -183,7 +183,7 @@ class Sampler:
         ]
 
     def _watch(self, tally: Tally) -> float:
-        """Sample this one at each sweep from here on; return since when that is done."""
+        """Sample this one at each sweep from now on; return since when."""
         since, _ = self._watched.pop(tally, (self._started, 0.0))
         self._watched[tally] = since, self._started
         if len(self._watched) > WATCHED_MAX:
@@ -191,7 +191,7 @@ class Sampler:
         return since
 
     def _begin(self, at: float) -> None:
-        """Forget what nobody asked for lately, and see whether this sweep is kept of all."""
+        """Forget tallies not requested lately, and decide whether this sweep is kept for all."""
         for tally, (_, asked) in list(self._watched.items()):
             if at - asked <= WATCHED_S:
                 break
@@ -201,14 +201,14 @@ class Sampler:
             self._kept_at = at
 
     def _end(self, at: float) -> None:
-        """The sweep is whole."""
+        """The sweep is complete."""
         self._ticks.append((at, self._keep))
         while at - self._ticks[0][0] > MINUTE_S:
             self._ticks.popleft()
         self.at = at
 
     def _all(self, machine: Machine, share: Share, at: float) -> Iterator[None]:
-        """Take each tally; a place to pause after some of them."""
+        """Take each tally, with a place to pause after some of them."""
         self._begin(at)
         tracks: dict[Tally, Track] = {}
         self._coming = tracks
@@ -248,12 +248,12 @@ class Sampler:
         self.depths, self.by_vhost, self.share = depths, by_vhost, Depths(*own)
 
     def _list_new(self, machine: Machine) -> None:
-        """Add the queues that were created since the sweep before.  To copy a directory of a
-        hundred thousand each time would hold the loop for milliseconds."""
+        """Add the queues created since the previous sweep. Copying a directory of a hundred
+        thousand each time would hold the loop for milliseconds."""
         for vhost in machine.vhosts.values():
             for queue in reversed(vhost.queues.values()):
                 if queue.number < self._listed:
-                    break  # what is in a directory is in the order in which it was created
+                    break  # a directory is in order of creation
                 self._queues.append(queue)
         self._listed = machine.next_queue
 
@@ -261,7 +261,9 @@ class Sampler:
         self, tracks: dict[Tally, Track], at: float, queues: list[Queue], share: Share,
         by_vhost: dict[str, list[int]], own: list[int], noted: NotedQueues,
     ) -> None:  # fmt: skip
-        """Take some queues, note some, and add them up: by virtual host, and those of here."""
+        """Take some queues, note some, and sum them up: by virtual host, and those reported
+        here.
+        """
         place, members = share
         known, counts_of = self._tracks, _counts_of
         for queue in queues:

@@ -14,13 +14,13 @@ TAKEN = ("deliver", "deliver_no_ack", "get", "get_no_ack")
 SUMS: Mapping[str, tuple[str, ...]] = {
     "deliver_get": TAKEN, "messages": ("messages_ready", "messages_unacknowledged"),
 }  # fmt: skip
-"""What is shown as the sum of others."""
+"""Figures shown as the sum of others."""
 EARLY_S = 0.5
-"""So much sooner than its step a row may come: sweeps do not begin on the dot."""
+"""How much before its step a row may come: sweeps do not begin exactly on time."""
 
 
 class Row(NamedTuple):
-    """What was counted at one time."""
+    """The counts at one time."""
 
     at: float
     values: Sequence[float]
@@ -33,7 +33,7 @@ class Span(NamedTuple):
     step_s: float
 
     def chosen(self, rows: Iterable[Row]) -> list[Row]:
-        """Return those that are in it, the newest first."""
+        """Return those within it, the newest first."""
         found: list[Row] = []
         for row in rows:
             if found and found[0].at - row.at > self.age_s:
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """The samples that a request asks for, by the parameters' names; None: none of these."""
+    """The samples that a request asks for, by parameter name; None: none of these."""
 
     lengths: Span | None = None
     msg_rates: Span | None = None
@@ -56,7 +56,7 @@ NO_SPANS = Spans()
 
 
 class Samples:
-    """Rows under the names of their columns; without a span there are none."""
+    """Rows by column name; without a span there are none."""
 
     def __init__(
         self, span: Span | None, rows: Callable[[], Iterable[Row]], names: Sequence[str]
@@ -67,8 +67,8 @@ class Samples:
         self._columns = dict(zip(names, columns, strict=False)) or dict.fromkeys(names, ())
 
     def add_to(self, fragment: Fragment, wall_ms: Callable[[float], int]) -> None:
-        """Add samples, their average and the rate over all of them to the details of what has
-        such a column."""
+        """Add samples, their average and the rate over all of them to the details with such a
+        column."""
         if not self._asked:
             return
         rows, columns = self._rows, self._columns

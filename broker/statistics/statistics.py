@@ -55,18 +55,18 @@ OF_NODE = {
     "mem_used": "memory_bytes", "disk_free": "disk_free_bytes", "fd_used": "open_fds",
     "sockets_used": "client_sockets", "io_sync_count": "store_commits_total",
 }  # fmt: skip
-"""The figures of which there are rates, and samples."""
+"""The figures that have rates and samples."""
 DEPTH = ("messages_ready", "messages_unacknowledged")
 BYTES = ("recv_oct", "send_oct")
 IN_TOTALS = (*COUNTS, *[CHURN_NAMES[name] for name in CHURN])
 CLOCK_SET_MS = 1000.0
-"""Time of day goes on by the other clock, unless it was set by more than that."""
+"""Time of day follows the other clock, unless it was set by more than this."""
 FINE, COARSE_EVERY, COARSE = 120, 10, 360
-"""So many samples of the whole are kept of each sweep, and of each tenth: two minutes, an hour."""
+"""Samples of the whole cluster kept of each sweep, and of each tenth: two minutes, an hour."""
 
 
 class _Sums(NamedTuple):
-    """Counts of several tallies, and their rates."""
+    """Sums of several tallies' counts, and their rates."""
 
     counts: Mapping[str, int]
     last: Mapping[str, float]
@@ -79,7 +79,7 @@ class _Sums(NamedTuple):
         }
 
     def stats(self, names: Iterable[str]) -> Fragment:
-        """Return a `message_stats`, empty where nothing ever happened."""
+        """Return a `message_stats`, empty if nothing ever happened."""
         found: Fragment = {}
         if any(self.counts.values()):
             for name in names:
@@ -95,7 +95,7 @@ class _Sums(NamedTuple):
 
 
 class Statistics:
-    """What one member can say of the cluster; `step` is to be called a few times a second."""
+    """One member's statistics of the cluster; call `step` a few times a second."""
 
     def __init__(
         self, controller: Controller, members: MemberFigures, wall_ms: Callable[[], int]
@@ -105,13 +105,13 @@ class Statistics:
         self._controller, self._wall_ms = controller, wall_ms
         self._fine: deque[Row] = deque(maxlen=FINE)
         self._coarse: deque[Row] = deque(maxlen=COARSE)
-        self._bytes: dict[tuple[int, int], deque[Row]] = {}  # of connections asked for
+        self._bytes: dict[tuple[int, int], deque[Row]] = {}  # of requested connections
         self._figures: dict[str, deque[Row]] = {}  # OF_NODE, of the members of the view
         self._serving: tuple[str, ...] = ()
-        self._wall_at_0_ms = 0.0  # of the clock that the sampler goes by
+        self._wall_at_0_ms = 0.0  # of the sampler's clock
 
     def step(self, now: float, more: Callable[[], bool]) -> None:
-        """Go on with the sweep while there is `more` time."""
+        """Continue the sweep while there is `more` time."""
         self._serving = self._members_serving()
         wall_at_0_ms = self._wall_ms() - now * 1000
         if abs(wall_at_0_ms - self._wall_at_0_ms) > CLOCK_SET_MS:
@@ -132,8 +132,8 @@ class Statistics:
     # -- which member reports what ---------------------------------------------------------------
 
     def home(self, queue: Queue) -> str:
-        """Return the member that reports this queue: each has one while a member serves, so that
-        sums over members are right.  It means nothing else: every member has the queue."""
+        """Return the member that reports this queue: each queue has one while a member serves, so
+        that sums over members are right. It means nothing else: every member has the queue."""
         serving = self._serving
         return serving[queue.number % len(serving)] if serving else ""
 
@@ -143,7 +143,7 @@ class Statistics:
 
     @property
     def home_is_known(self) -> bool:
-        """Whether queues are reported by somebody: not while this member does not serve."""
+        """Whether queues are reported at all: not while this member does not serve."""
         return bool(self._serving)
 
     @property
@@ -158,7 +158,9 @@ class Statistics:
         return self._serving[:1] == (self._controller.me.name,)
 
     def _members_serving(self) -> tuple[str, ...]:
-        """The members that have the state and data of this primary view; none, unless this one."""
+        """The members that have the state and data of this primary view; empty if this one
+        has not.
+        """
         primary = self._controller.primary
         names = primary.caught_up_names - primary.mark.without_data
         if not self._controller.serving or self._controller.me.name not in names:
@@ -178,7 +180,7 @@ class Statistics:
         depth = _depth_details(ready, unacked)
         self._add(spans.msg_rates, [queue.tally], COUNTS, stats)
         self._add(spans.lengths, [queue.tally], (*COUNTS, *DEPTH), depth)
-        if queue.stream is not None:  # what is read is there
+        if queue.stream is not None:  # messages that are read stay
             depth["messages_details"] = depth["messages_ready_details"]
         return found | depth | self._idle(queue.tally)
 
@@ -199,21 +201,21 @@ class Statistics:
         return ({"message_stats": stats} if stats else {}) | self._idle(channel.tally)
 
     def user(self, name: str, channels: Sequence[Channel]) -> Fragment:
-        """Return what a user's open channels, which are these, did since they were opened."""
+        """Return what these open channels of a user did since they were opened."""
         stats = self._sums(*[one.tally for one in channels]).stats(OF_CHANNEL)
         connected = self._controller.replica.machine.connected.get(name, 0)
         found: Fragment = {"connections": connected, "channels": len(channels)}
         return found | ({"message_stats": stats} if stats else {})
 
     def _idle(self, tally: Tally) -> Fragment:
-        """Since when nothing happened, if the last sweep saw nothing new and one before it did."""
+        """Since when nothing happened, if the last sweep saw nothing new and an earlier one did."""
         if not tally.changed_at or tally.changed_at >= self.sampler.at:
             return {}
         since = datetime.fromtimestamp((self._wall_at_0_ms / 1000) + tally.changed_at, UTC)
         return {"idle_since": since.isoformat(timespec="milliseconds")}
 
     def connection(self, connection: ConnectionRecord, spans: Spans = NO_SPANS) -> Fragment:
-        """Return what its open channels did, and its bytes as far as its member told them."""
+        """Return what its open channels did, and its bytes if its member reported them."""
         tallies = [one.tally for one in connection.channels.values()]
         stats = self._sums(*tallies).stats(OF_CHANNEL) if tallies else {}
         self._add(spans.msg_rates, tallies, COUNTS, stats)
@@ -268,7 +270,7 @@ class Statistics:
         return {"message_stats": stats, "queue_totals": totals, "churn_rates": churn}
 
     def node(self, name: str, spans: Spans = NO_SPANS) -> Fragment:
-        """Return what is known of a member; what its clients did every member counts."""
+        """Return a member's figures; every member counts what that member's clients did."""
         own = [
             one
             for (member, _), one in self._controller.replica.machine.totals.items()
@@ -300,20 +302,20 @@ class Statistics:
     def _add(
         self, span: Span | None, tallies: Sequence[Tally], names: Sequence[str], to: Fragment
     ) -> None:
-        """Add the samples of these tallies together."""
+        """Add the joint samples of these tallies."""
         Samples(span, lambda: self.sampler.rows(tallies), names).add_to(to, self._wall_ms_at)
 
     def _wall_ms_at(self, at: float) -> int:
         return round(self._wall_at_0_ms + at * 1000)
 
     def _octets(self, connection: tuple[int, int]) -> list[Row]:
-        """The bytes of a connection, from when they were asked for first."""
+        """The bytes of a connection, since they were first requested."""
         rows = self._bytes.pop(connection, None)
         if rows is None:
             rows = deque(maxlen=FINE)
             if len(self._bytes) == WATCHED_MAX:
                 del self._bytes[next(iter(self._bytes))]
-        self._bytes[connection] = rows  # the last one asked for
+        self._bytes[connection] = rows  # the last one requested
         if not rows:
             self._sample_bytes(connection, rows)
         return [*reversed(rows)]
@@ -336,7 +338,7 @@ class Statistics:
                 counts[name] += getattr(tally, name)
             rates = self.sampler.rates(tally)
             if rates is not None:
-                # A queue has its depth behind the counts, the totals of a member the churn.
+                # A queue has its depth behind the counts, a member's totals the churn.
                 names = COUNTS + CHURN if len(rates.last) > UNACKED + 1 else COUNTS
                 for name, recent, slow in zip(names, rates.last, rates.minute, strict=False):
                     last[name] = last.get(name, 0.0) + recent
@@ -374,7 +376,7 @@ def _depth_details(ready: float, unacked: float) -> Fragment:
 
 
 def _node(figures: Figures) -> Fragment:
-    """Under the names that tools read; what RabbitMQ does not have is in `qpidd`."""
+    """The figures by the names that tools read; figures unknown to RabbitMQ are in `qpidd`."""
     whole = {name: round(value) for name, value in figures.items()}
     return {
         "uptime": round(figures["uptime_s"] * 1000),

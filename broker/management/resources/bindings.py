@@ -52,12 +52,12 @@ def bound(vhost: Vhost, binding: Binding) -> Bound:
 
 
 def by_default(queue: Queue) -> Bound:
-    """Every queue is bound to the default exchange by its name."""
+    """The binding of every queue to the default exchange, by its name."""
     return Bound(queue.vhost.name, "", True, queue.name, queue.name, {}, canonical({}))
 
 
 def properties_key(one: Bound) -> str:
-    """What stands for a binding's name."""
+    """The stand-in for a binding's name."""
     key = quote_plus(one.key).replace("~", "%7E")
     if not one.arguments:
         return key or NO_KEY
@@ -132,7 +132,7 @@ async def of_destination(call: Call) -> Reply | StreamResponse:
 
 
 def _between(call: Call) -> list[Bound]:
-    """The bindings between the two ends of the path."""
+    """The bindings between the two ends in the path."""
     vhost, source = exchange_of(call, "source")
     if "queue" in call.names:
         ends = _of_queue(queue_of(call))
@@ -152,7 +152,7 @@ def _one(call: Call) -> Bound:
     for one in found:
         if properties_key(one) == wanted:
             return one
-    for one in found:  # tools that know the routing key only
+    for one in found:  # for tools that know only the routing key
         if one.key == wanted and not one.arguments:
             return one
     raise not_found()
@@ -163,7 +163,7 @@ async def show_binding(call: Call) -> Reply:
 
 
 async def bind(call: Call) -> Reply:
-    """Bind; where it leads to is in the header Location."""
+    """Bind; the header Location gives the new path."""
     body = call.json()
     key = short(text_field(body, "routing_key", ""), "routing_key")
     arguments = to_amqp(table_field(body, "arguments"))
@@ -181,7 +181,7 @@ async def bind(call: Call) -> Reply:
 
 
 def location(one: Bound) -> str:
-    """The path of a binding, from the one of its kind on, as RabbitMQ gives it."""
+    """The path of a binding, from its kind on, as RabbitMQ gives it."""
     kind = "q" if one.to_queue else "e"
     parts = (one.vhost, "e", one.source or DEFAULT_NAME, kind, one.destination, properties_key(one))
     return "/api/bindings/" + "/".join(quote(part, safe="") for part in parts)

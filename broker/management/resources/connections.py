@@ -26,14 +26,14 @@ OF_CLIENT = (
     "ssl", "ssl_protocol", "ssl_cipher", "peer_cert_subject", "peer_cert_issuer",
     "peer_cert_validity",
 )  # fmt: skip
-"""What its own member knows of a client, as it is shown."""
+"""A client's facts known to its own member, as shown."""
 
 
 OF_ENCRYPTION = (
     "ssl_protocol", "ssl_cipher", "ssl_key_exchange", "ssl_hash", "peer_cert_subject",
     "peer_cert_issuer", "peer_cert_validity",
 )  # fmt: skip
-"""None unless there is such a thing."""
+"""None unless the connection is encrypted."""
 
 
 def _member_of(call: Call, session: int) -> str:
@@ -112,7 +112,7 @@ def _json(value: object) -> Json:
 
 
 def _connections(call: Call) -> Iterator[ConnectionRecord]:
-    """Those that this user may see: its own, or all."""
+    """The connections that this user may see: its own, or all."""
     vhost = call.vhost().name if "vhost" in call.names else None
     user = call.names.get("user")
     for one in list(call.broker.machine.connections.values()):
@@ -149,7 +149,7 @@ async def show_connection(call: Call) -> Reply:
 
 
 async def close_connection(call: Call) -> Reply:
-    """Close it, wherever it is; a reason may stand in the header X-Reason."""
+    """Close it, at whatever member; the header X-Reason may give a reason."""
     _close(call, _connection(call))
     return Reply(204)
 
@@ -161,7 +161,7 @@ async def close_of_user(call: Call) -> Reply:
 
 
 def _close(call: Call, one: ConnectionRecord) -> None:
-    """Whoever monitors sees the connections of others, and ends none."""
+    """A monitoring user sees the connections of others, but may end none."""
     if not call.user.administers and one.user != call.user.name:
         raise Problem(401, "not_authorised", "User not authorised to access object")
     call.broker.operations.disconnect(one.peer, _member_of(call, one.key[0]))
@@ -231,7 +231,7 @@ async def show_channel(call: Call) -> Reply:
 
 
 def _channels_of(call: Call) -> Iterator[Channel]:
-    """Those of the connection that the channel's name begins with."""
+    """The channels of the connection in the channel's name."""
     wanted = call.names["channel"].partition(" -> ")[0]
     for connection in _connections(call):
         if connection.peer == wanted:
@@ -267,7 +267,7 @@ def consumer_row(call: Call, one: Consumer) -> Object:
 
 
 def _keeping(one: Consumer) -> Object:
-    """Of a queue whose groups stay with consumers: how many do with this one."""
+    """For a queue whose groups stay with consumers: how many stay with this one."""
     groups = one.queue.groups
     return {"groups_kept": groups.count_kept_by(one)} if groups is not None and groups.keeps else {}
 

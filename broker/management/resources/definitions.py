@@ -51,7 +51,7 @@ USER_LIMITS = ("max-connections", "max-channels")
 OF_OTHER_PATHS = {
     "vhost-limits": "vhost-limits", "operator_policy": "operator-policies", "policy": "policies",
 }  # fmt: skip
-"""Components that RabbitMQ keeps among the parameters, as documents of definitions do."""
+"""Components that RabbitMQ stores among the parameters, as documents of definitions do."""
 
 
 async def define(
@@ -62,8 +62,8 @@ async def define(
     name: str,
     body: Mapping[str, Value] | None,
 ) -> Reply:
-    """Order a definition, or its deletion, and say what became of it.  All that comes in over
-    HTTP, documents too, comes through here."""
+    """Order a definition, or its deletion, and return the result. Everything that arrives over
+    HTTP, documents too, passes through here."""
     if what == "parameter" and body is not None and name.partition("/")[0] in WITH_URIS:
         _demand_ends(broker, by, vhost, body.get("value"))
     outcome = await broker.operations.definitions.define(what, vhost, name, body, by.name)
@@ -74,9 +74,9 @@ async def define(
 
 
 def _demand_ends(broker: Broker, by: Identity, vhost: str, value: Value) -> None:
-    """Ends of shovels and upstreams at this cluster ask nobody for a password, and without a user
-    they may do everything: who defines one may enter their virtual hosts, and names nobody else as
-    their user."""
+    """Ends of shovels and upstreams at this cluster need no password, and without a user they may
+    do everything. So a user who defines one must be able to enter their virtual hosts, and may name
+    only itself as their user."""
     if by.administers:
         return
     for uri in local_ends(value):
@@ -90,7 +90,7 @@ def _demand_ends(broker: Broker, by: Identity, vhost: str, value: Value) -> None
 
 
 class Defined(NamedTuple):
-    """One definition as it is listed."""
+    """One definition in a list."""
 
     vhost: str
     name: str
@@ -108,7 +108,7 @@ class Kind(NamedTuple):
 
 
 def found(call: Call, kind: Kind) -> Iterator[Defined]:
-    """Those of this kind that the path means and this user may see."""
+    """The definitions of this kind that the path names and this user may see."""
     vhost, name = call.names.get("vhost"), call.names.get("user")
     for (where, named), body in list(call.broker.machine.definitions[kind.what].items()):
         if vhost is not None and where != vhost:
@@ -134,7 +134,7 @@ def lister(kind: Kind) -> Handler:
 
 
 def demand_named(call: Call) -> None:
-    """The virtual host and the user of the path exist."""
+    """Demand that the virtual host and the user in the path exist."""
     if "vhost" in call.names:
         call.vhost()
     if "user" in call.names and ("", call.names["user"]) not in users(call):
@@ -176,7 +176,7 @@ def putter(kind: Kind) -> Handler:
 
 
 async def _open_to_its_maker(call: Call) -> None:
-    """Who makes a virtual host over HTTP may use it, as with RabbitMQ."""
+    """A user who creates a virtual host over HTTP may use it, as in RabbitMQ."""
     everything = dict.fromkeys(("configure", "write", "read"), ".*")
     if ("", call.user.name) in users(call):
         await define(
@@ -206,7 +206,7 @@ def crud(kind: Kind) -> dict[str, Handler]:
 def _vhost_row(call: Call, one: Defined) -> Object:
     nodes: Object = dict.fromkeys(call.broker.controller.primary.caught_up_names, "running")
     shown = table(one.body)
-    spans = call.spans() if "vhost" in call.names else NO_SPANS  # none in a list
+    spans = call.spans() if "vhost" in call.names else NO_SPANS  # not in lists
     return {
         "name": one.name,
         "description": shown.get("description", ""),
@@ -225,7 +225,8 @@ def _vhost_body(call: Call, body: Object) -> Table:
 
 
 def vhost_values(body: Object) -> Table:
-    """Of a virtual host in a body or document. RabbitMQ says all of it once more as `metadata`."""
+    """The values of a virtual host in a body or document. RabbitMQ repeats all of them as
+    `metadata`."""
     again = body.get("metadata")
     said = {**again, **body} if isinstance(again, dict) else body
     return _values(said, "description", "tags", DEFAULT_QUEUE_TYPE)
@@ -250,7 +251,7 @@ async def _answered(handler: Handler, call: Call) -> Reply:
 
 
 async def start_vhost(call: Call) -> Reply:
-    """It runs wherever a member serves."""
+    """A virtual host runs wherever a member serves."""
     call.vhost()
     return Reply(204)
 
@@ -294,7 +295,7 @@ async def delete_users(call: Call) -> Reply:
 
 
 async def show_user(call: Call) -> Reply:
-    """One user, with what its clients do."""
+    """One user, with its clients' statistics."""
     name = call.names["user"]
     body = users(call).get(("", name))
     if body is None:
@@ -344,7 +345,7 @@ TOPIC = Kind(
 
 
 async def list_topics(call: Call) -> Reply:
-    """Of each user one for each exchange."""
+    """For each user one permission per exchange."""
     demand_named(call)
     exchange = call.names.get("exchange")
     rows = [
@@ -357,7 +358,7 @@ async def list_topics(call: Call) -> Reply:
 
 
 async def delete_topic(call: Call) -> Reply:
-    """That for one exchange."""
+    """Delete the permission for one exchange."""
     await list_topics(call)
     key = call.names["vhost"], call.names["user"]
     return await define(
@@ -388,7 +389,7 @@ OPERATOR_POLICY = Kind("operator_policy", policy_row, _policy_body)
 
 
 def parameter_row(_call: Call, one: Defined, *, secrets: bool = False) -> Object:
-    """`secrets`: with the passwords that are in URIs, to be brought in again."""
+    """`secrets`: including the passwords in URIs, for a later import."""
     component, _, name = one.name.partition("/")
     plain = secrets or component not in WITH_URIS
     value = from_amqp(one.body["value"] if plain else without_passwords(one.body["value"]))
@@ -406,7 +407,8 @@ def _parameter_name(call: Call) -> str:
     if "/" in component:
         raise bad_request("the name of a component has no slash")
     if path := OF_OTHER_PATHS.get(component):
-        # Exported, these would come in again as what only an administrator may define.
+        # If exported, these would be imported as definitions for which only administrators have the
+        # right.
         raise bad_request(f"{component} is no component of parameters: use /api/{path}")
     return f"{call.names['component']}/{call.names['name']}"
 

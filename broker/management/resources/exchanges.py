@@ -24,7 +24,7 @@ from broker.management.listing import Listing, chosen
 from broker.statistics.samples import NO_SPANS, Spans
 
 DEFAULT_NAME = "amq.default"
-"""The default exchange in a path, as its own name is empty."""
+"""The default exchange in a path, because its own name is empty."""
 
 
 def exchange_row(call: Call, vhost: Vhost, exchange: Exchange, spans: Spans = NO_SPANS) -> Object:
@@ -60,7 +60,7 @@ async def list_exchanges(call: Call) -> Reply | StreamResponse:
 
 
 def exchange_of(call: Call, part: str = "exchange") -> tuple[Vhost, Exchange]:
-    """The exchange of the path."""
+    """The exchange in the path."""
     vhost, name = call.vhost(), call.names[part]
     exchange = vhost.exchanges.get("" if name == DEFAULT_NAME else name)
     if exchange is None:
@@ -74,7 +74,7 @@ async def show_exchange(call: Call) -> Reply:
 
 
 async def put_exchange(call: Call) -> Reply:
-    """Declare; the same again is no error, another one is."""
+    """Declare it; repeating an identical declaration is no error, a different one is."""
     vhost, name = call.vhost(), call.names["exchange"]
     body = call.json()
     args: tuple[Value, ...] = (

@@ -15,7 +15,7 @@ from broker.shovels.status import TERMINATED, Key
 
 Row = Mapping[str, object]
 STATES = {TERMINATED: "error"}
-"""As RabbitMQ calls those of links."""
+"""RabbitMQ's names for the states of links."""
 
 
 def link_id(key: Key) -> str:
@@ -44,17 +44,17 @@ def _row(name: str, one: dict[str, object]) -> Row:
 
 
 async def list_links(call: Call) -> Reply:
-    """All that this user may see, or those of one virtual host."""
+    """All links that this user may see, or those of one virtual host."""
     return Reply(body=_rows(call))
 
 
 async def list_links_down(call: Call) -> Reply:
-    """Those that do not run."""
+    """Links that do not run."""
     return Reply(body=[row for row in _rows(call) if row["status"] != "running"])
 
 
 async def restart_link(call: Call) -> Reply:
-    """Begin it anew at the member that runs it."""
+    """Restart it at the member that runs it."""
     call.vhost()
     vhost, name = call.names["vhost"], call.names["id"]
     for one in call.broker.shovels.link_rows():

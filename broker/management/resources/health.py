@@ -20,7 +20,7 @@ PROTOCOLS = {"amqp091": "amqp", "amqp": "amqp", "amqp/ssl": "amqp/ssl", "amqps":
 
 
 DAYS = {"days": 1, "weeks": 7, "months": 31, "years": 366}
-"""The units of times, at their longest."""
+"""The units of time, at their longest."""
 
 
 def _well(**more: Json) -> Reply:
@@ -52,7 +52,7 @@ async def local_alarms(call: Call) -> Reply:
 
 
 async def virtual_hosts(call: Call) -> Reply:
-    """All of them run where this member serves."""
+    """All virtual hosts run where this member serves."""
     serving = call.broker.controller.serving
     return _well() if serving else _ill("Some virtual hosts are down", **_why(call))
 
@@ -89,7 +89,7 @@ async def quorum_critical(call: Call) -> Reply:
 
 
 async def mirror_critical(call: Call) -> Reply:
-    """Whether some member of the view has not got the whole state yet."""
+    """Whether some member of the view lacks the whole state."""
     controller = call.broker.controller
     primary = controller.primary
     joining = {member.name for member in primary.members} - primary.caught_up_names
@@ -99,7 +99,9 @@ async def mirror_critical(call: Call) -> Reply:
 
 
 async def certificates(call: Call) -> Reply:
-    """Whether the certificate that clients see will do for so long; without TLS there is none."""
+    """Whether the certificate that clients see is valid for this long; without TLS there is
+    none.
+    """
     within, unit = call.names["within"], call.names["unit"]
     if not (within.isascii() and within.isdigit()) or len(within) > 5 or unit not in DAYS:
         raise bad_request(f"Invalid time: a whole number, then one of {', '.join(DAYS)}")
@@ -132,7 +134,7 @@ async def in_service(call: Call) -> Reply:
 
 
 async def target_size(call: Call) -> Reply:
-    """Whether all voters are there and have the state."""
+    """Whether all voters are present and have the state."""
     controller = call.broker.controller
     voters = set(parse(controller.promise.voters).data_names)
     missing = sorted(voters - controller.primary.caught_up_names)
@@ -142,7 +144,7 @@ async def target_size(call: Call) -> Reply:
 
 
 async def node(call: Call) -> Reply:
-    """Of releases before the checks above: this member serves, and has no alarm."""
+    """The check of older releases: this member serves, and has no alarm."""
     if call.names.get("node", call.broker.name) != call.broker.name:
         return _ill("only the node that is asked can be checked")
     if not call.broker.controller.serving:
@@ -160,7 +162,7 @@ def _is_drained(call: Call) -> bool:
 
 
 def _why(call: Call) -> Object:
-    """The reason, for those who may see it."""
+    """The reason, for users who may see it."""
     return {"detail": call.broker.controller.reason} if call.user.manages else {}
 
 

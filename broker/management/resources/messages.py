@@ -37,12 +37,14 @@ from broker.management.slices import Slices
 
 GET_MAX = 5000
 GET_BYTES_MAX = 32 * 1024 * 1024
-"""A reply with more bytes of messages ends there: fewer than asked for is allowed."""
+"""A reply ends after this many bytes of messages: fewer messages than requested are allowed."""
 MOVE_S = 20.0
-"""One call moves as many messages as fit in this; what is left takes another call."""
+"""One call moves as many messages as fit into this time; the rest needs another call."""
 TRUNCATE_DEFAULT = 1 << 31
 PIECE = 3 << 14
-"""Of a payload, handled at once: whole groups of base64, which are of three bytes, or four."""
+"""Bytes of a payload handled at once: whole groups of base64, three bytes or four characters
+each.
+"""
 MODES = {
     "ack_requeue_true": (True, True), "reject_requeue_true": (True, True),
     "ack_requeue_false": (False, False), "reject_requeue_false": (False, True),
@@ -78,7 +80,7 @@ async def _payload(body: Object) -> bytes:
     found = bytearray()
     for start in range(0, len(text), PIECE):
         if start and encoding == "base64" and found and text[start - 1] == "=":
-            raise bad_request("payload is no base64")  # its end is not at its end
+            raise bad_request("payload is no base64")  # its end is missing
         found += decode(text[start : start + PIECE])
         await slices.step()
     return bytes(found)
@@ -113,7 +115,7 @@ def _properties(given: Object) -> Table:
 
 
 async def get(call: Call) -> StreamResponse:
-    """Take some messages, and settle or return them as was asked."""
+    """Take some messages, and settle or return them as requested."""
     queue = queue_of(call)
     body = call.json()
     count = number_field(body, "count")
@@ -145,9 +147,9 @@ async def get(call: Call) -> StreamResponse:
 
 
 async def move(call: Call) -> Reply:
-    """Move messages to another queue, in their order, each acknowledged once its copy is confirmed.
+    """Move messages to another queue, in order, each acknowledged once its copy is confirmed.
 
-    A failure on the way may leave one message in both queues, and none in neither.
+    A failure on the way may leave one message in both queues, but never one in neither.
     """
     queue = queue_of(call)
     body = call.json()
@@ -173,14 +175,14 @@ async def move(call: Call) -> Reply:
 
 
 def _mode_before(body: Object) -> str | None:
-    """What releases before ack modes had: `requeue`."""
+    """The mode before ack modes existed: `requeue`."""
     if "ackmode" in body or "requeue" not in body:
         return None
     return "ack_requeue_true" if body["requeue"] in (True, "true") else "ack_requeue_false"
 
 
 async def _rows(answers: list[Answer], encoding: str, truncate: int) -> AsyncIterator[bytes]:
-    """The messages in JSON, in parts: some of them are as large as a message may be."""
+    """The messages in JSON, in parts: some are as large as a message may be."""
     slices = Slices()
     yield b"["
     for number, answer in enumerate(answers):
@@ -195,7 +197,7 @@ async def _rows(answers: list[Answer], encoding: str, truncate: int) -> AsyncIte
 
 
 def _head(answer: Answer, encoding: str) -> Object:
-    """All of a message but its payload."""
+    """Everything of a message except its payload."""
     _, redelivered, exchange, key, left = answer.args
     return {
         "payload_bytes": len(answer.body),

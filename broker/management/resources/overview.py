@@ -15,14 +15,14 @@ from broker.release import version
 from broker.statistics.samples import NO_SPANS, Spans
 
 API_RELEASE = "3.10.8"
-"""The release of RabbitMQ whose API this follows; tools decide by it what they may ask."""
+"""The release of RabbitMQ whose API this follows; tools decide by it what they may ask for."""
 AS_PLUGINS = (
     "rabbitmq_consistent_hash_exchange", "rabbitmq_delayed_message_exchange",
     "rabbitmq_federation", "rabbitmq_federation_management", "rabbitmq_management",
     "rabbitmq_prometheus", "rabbitmq_random_exchange", "rabbitmq_shovel",
     "rabbitmq_shovel_management",
 )  # fmt: skip
-"""What tools look for before they ask for something that RabbitMQ has as a plug-in."""
+"""Plug-ins that tools look for before they use features which RabbitMQ has as plug-ins."""
 FEATURE_FLAGS = {
     "drop_unroutable_metric": "Count unroutable publishes to be dropped in stats",
     "empty_basic_get_metric": "Count AMQP `basic.get` on empty queues in stats",
@@ -34,7 +34,7 @@ FEATURE_FLAGS = {
     "user_limits": "Configure connection and channel limits for a user",
     "virtual_host_metadata": "Virtual host metadata (description, tags, etc)",
 }  # fmt: skip
-"""Those of RabbitMQ 3.10 that mean something here: what they name is always on."""
+"""The flags of RabbitMQ 3.10 that mean something here: their features are always on."""
 
 
 async def show_overview(call: Call) -> Reply:
@@ -96,7 +96,7 @@ def _contexts(call: Call) -> list[Object]:
 
 
 def _totals(call: Call) -> Object:
-    """The messages of the virtual hosts that this user may see."""
+    """The message counts of the virtual hosts that this user may see."""
     sums = dict.fromkeys(("messages", "messages_ready", "messages_unacknowledged"), 0)
     for vhost in call.vhosts():
         found = call.broker.statistics.vhost(vhost.name)
@@ -117,7 +117,7 @@ def _listeners(call: Call) -> list[Json]:
 
 
 def node_rows(call: Call, spans: Spans = NO_SPANS) -> list[Object]:
-    """The members as nodes; of this one more is known than of the others."""
+    """The members as nodes; more is known of this one than of the others."""
     status = call.broker.operations.status()
     members = status["members"]
     assert isinstance(members, list)
@@ -161,7 +161,7 @@ def node_rows(call: Call, spans: Spans = NO_SPANS) -> list[Object]:
 
 
 def _of_asked(call: Call) -> Object:
-    """What a member shows of itself only."""
+    """What a member shows only of itself."""
     mechanisms = call.broker.clients.gateway.mechanisms
     return {
         "contexts": [*_contexts(call)],
@@ -173,7 +173,7 @@ def _of_asked(call: Call) -> Object:
 
 
 def roles_in(status: Mapping[str, object]) -> dict[str, str]:
-    """The roles of members, where the cluster is an active-passive one."""
+    """The roles of members, in an active-passive cluster."""
     ha = status.get("ha")
     members = ha.get("members") if isinstance(ha, dict) else None
     listed = members if isinstance(members, list) else []
@@ -188,7 +188,7 @@ async def list_nodes(call: Call) -> Reply | StreamResponse:
 
 
 def _node(call: Call) -> Object:
-    """The member of the path."""
+    """The member in the path."""
     for row in node_rows(call, call.spans()):
         if row["name"] == call.names["node"]:
             return row
@@ -196,7 +196,7 @@ def _node(call: Call) -> Object:
 
 
 def _memory_of(node: Object) -> Object:
-    """What the system says; of what it is used for there is no account."""
+    """The system's figures; how the memory is used is not broken down."""
     total: Object = {"rss": node["mem_used"]} if "mem_used" in node else {}
     return {"memory": {"strategy": "rss", "total": total}}
 
@@ -211,14 +211,14 @@ async def show_memory(call: Call) -> Reply:
 
 
 async def show_attempts(call: Call) -> Reply:
-    """The logins at a member since it was started; not those that were good a moment before."""
+    """The logins at a member since its start, without those served from the cache."""
     found = _node(call).get("qpidd")
     told = found if isinstance(found, dict) else {}
     rows: list[Object] = []
     for protocol, who in (("http", "operators"), ("amqp091", "clients")):
         good, refused = (
             told.get(f"logins_{kind}_total") for kind in (who, f"{who}_refused")
-        )  # None: nothing was heard of that member
+        )  # None: nothing was received from that member
         if isinstance(good, int | float) and isinstance(refused, int | float):
             rows.append(
                 {
@@ -232,13 +232,13 @@ async def show_attempts(call: Call) -> Reply:
 
 
 async def show_sources(call: Call) -> Reply:
-    """Where logins came from is not counted, nor by RabbitMQ unless it is told to."""
+    """The sources of logins are not counted; RabbitMQ counts them only when told to."""
     _node(call)
     return Reply(body=[])
 
 
 async def show_processes(call: Call) -> Reply:
-    """What processes of the node take; there is one, so this names it and no more."""
+    """The processes of the node: there is one, so this names it and no more."""
     return Reply(body={"node": _node(call)["name"], "processes": []})
 
 
@@ -253,7 +253,7 @@ async def list_flags(_call: Call) -> Reply:
 
 
 async def enable_flag(call: Call) -> Reply:
-    """There is nothing to switch on one by one: what is here, is on."""
+    """Flags need no switching: every feature is on."""
     if call.names["name"] not in FEATURE_FLAGS:
         raise bad_request("unsupported")
     return Reply(204)
@@ -276,7 +276,9 @@ async def auth_kind(_call: Call) -> Reply:
 
 
 async def cluster(call: Call) -> Reply:
-    """The members, the votes and the history of this member, as `qpid-cluster --json` has them."""
+    """The members, the votes and the history of this member, in the form of `qpid-cluster
+    --json`.
+    """
     return Reply(body=call.broker.operations.status())
 
 
@@ -287,7 +289,7 @@ async def force_out(call: Call) -> Reply:
 
 
 async def drain(call: Call) -> Reply:
-    """Have a member take no clients, until it is undrained or restarted."""
+    """Make a member refuse clients, until it is undrained or restarted."""
     force = call.flag("force")
     call.broker.operations.drain(call.names["node"], on=True, force=force)
     return Reply(204)

@@ -31,13 +31,13 @@ from broker.waiting.pager import ROW_BYTES
 from vsync.quorum.voter_set import parse
 
 DETAILS_MAX = 500
-"""Of the consumers that a queue is shown with."""
+"""Number of consumers shown with a queue."""
 QUEUE_BYTES = 4_000
-"""What a queue takes in memory while it is empty, about (docs/PERFORMANCE.md)."""
+"""Approximate memory of an empty queue (docs/PERFORMANCE.md)."""
 
 
 def queue_row(call: Call, queue: Queue, spans: Spans = NO_SPANS) -> Object:
-    """A queue as tools know it; what is not known here is left out, never made up."""
+    """A queue as tools know it; unknown fields are left out, never invented."""
     ready, unacked = ready_count(queue), queue.unacked
     primary = call.broker.controller.primary
     others = sorted(primary.caught_up_names - primary.mark.without_data - {call.broker.name})
@@ -75,7 +75,7 @@ def queue_row(call: Call, queue: Queue, spans: Spans = NO_SPANS) -> Object:
     }
     if queue.owner is not None:
         row["owner_pid_details"] = owner_of(call, queue.owner)
-    if kind != "classic":  # under the names that these have
+    if kind != "classic":  # by the names used here
         online = {call.broker.name, *others}
         voters = parse(call.broker.controller.promise.voters).data_names
         row["leader"], row["online"] = call.broker.name, [*sorted(online)]
@@ -87,8 +87,8 @@ def queue_row(call: Call, queue: Queue, spans: Spans = NO_SPANS) -> Object:
 
 
 def in_memory(queue: Queue) -> Object:
-    """What of it is in this member's memory, and what is in pages on disk, under RabbitMQ's names.
-    What was delivered and is not settled is in memory."""
+    """How much of it is in this member's memory, and how much in pages on disk, under RabbitMQ's
+    names. Delivered and unsettled messages are in memory."""
     pages = [block.page.summary for block in queue.ready.blocks if block.page is not None]
     messages, size = sum(page.messages for page in pages), sum(page.bytes for page in pages)
     ready, unacked = ready_count(queue) - messages, queue.unacked * (queue.stream is None)
@@ -105,7 +105,7 @@ def in_memory(queue: Queue) -> Object:
 
 
 def _special(queue: Queue) -> Object:
-    """What only queues of some kinds have."""
+    """Fields that only some kinds of queues have."""
     row: Object = {}
     if queue.at_least_once or queue.letters is not None:
         kept = queue.letters
@@ -149,7 +149,7 @@ async def list_queues(call: Call) -> Reply | StreamResponse:
 
 
 def queue_of(call: Call) -> Queue:
-    """The queue of the path."""
+    """The queue in the path."""
     queue = call.vhost().queues.get(call.names["queue"])
     if queue is None:
         raise not_found()
@@ -157,7 +157,7 @@ def queue_of(call: Call) -> Queue:
 
 
 async def show_queue(call: Call) -> Reply:
-    """With its consumers, those that would be served first; `consumers` of the API lists all."""
+    """The queue with the consumers that would be served first; `consumers` of the API lists all."""
     queue, spans, slices = queue_of(call), call.spans(), Slices()
     details: list[Json] = []
     for one in islice(list(queue.consumers.values()), DETAILS_MAX):
@@ -169,7 +169,7 @@ async def show_queue(call: Call) -> Reply:
 
 
 async def put_queue(call: Call) -> Reply:
-    """Declare; the same again is no error, another one is."""
+    """Declare it; repeating an identical declaration is no error, a different one is."""
     vhost, name = call.vhost(), call.names["queue"]
     body = call.json()
     arguments = to_amqp(table_field(body, "arguments"))
@@ -199,7 +199,7 @@ async def purge_queue(call: Call) -> Reply:
 
 
 async def act_on_queue(call: Call) -> Reply:
-    """Synchronising has nothing to do here: every member that serves has every queue."""
+    """Synchronising is a no-op: every member that serves has every queue."""
     queue_of(call)
     if call.json().get("action") not in ("sync", "cancel_sync"):
         raise bad_request("action is neither sync nor cancel_sync")

@@ -21,7 +21,7 @@ def _rows(call: Call) -> list[Object]:
 
 
 def stamped(one: dict[str, object]) -> Object:
-    """A row with the time since when its state is what it is, in words."""
+    """A row with the time at which its state began, in words."""
     row = figures(one)
     since_ms = row.pop("since_ms", 0)
     if isinstance(since_ms, int) and since_ms:
@@ -31,7 +31,7 @@ def stamped(one: dict[str, object]) -> Object:
 
 
 async def list_shovels(call: Call) -> Reply:
-    """All that this user may see, or those of one virtual host."""
+    """All shovels that this user may see, or those of one virtual host."""
     return Reply(body=_rows(call))
 
 
@@ -54,7 +54,7 @@ async def delete_shovel(call: Call) -> Reply:
 
 
 async def restart_shovel(call: Call) -> Reply:
-    """Begin it anew at the member that runs it."""
+    """Restart it at the member that runs it."""
     vhost, name = _key(call)
     if not call.broker.shovels.restart((vhost, name)):
         raise not_found(f"there is no shovel '{name}' in vhost '{vhost}'")
@@ -62,8 +62,8 @@ async def restart_shovel(call: Call) -> Reply:
 
 
 async def list_replicas(call: Call) -> Reply:
-    """Queues that are kept the same as ones elsewhere, which this user may see.  They are defined
-    as parameters of the component `queue-replica`."""
+    """Queues kept the same as queues elsewhere that this user may see. They are defined as
+    parameters of the component `queue-replica`."""
     vhosts = {vhost.name for vhost in call.vhosts()}
     rows = call.broker.shovels.replica_rows()
     return Reply(body=[stamped(one) for one in rows if one["vhost"] in vhosts])

@@ -55,14 +55,14 @@ from broker.release import version
 log = logging.getLogger("qpidd.management")
 
 BATCH = 64
-"""So many declarations are under way at once."""
+"""Number of declarations in progress at once."""
 VALUES_MAX = 1_000_000
-"""What only an administrator can send: the definitions of some ten thousand queues."""
+"""The most that an administrator can send: the definitions of some ten thousand queues."""
 SERVING_POLL_S = 0.2
 LOADER = "--load-definitions"
-"""Who defined it, in the logs."""
+"""The author of its definitions in the logs."""
 VHOST_LIMITS, OPERATOR_POLICIES = "vhost-limits", "operator_policy"
-"""The components under which limits and operator policies stand among the parameters."""
+"""The components under which limits and operator policies appear among the parameters."""
 
 
 # -- out -----------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ async def _parts(
 
 
 async def export(call: Call) -> StreamResponse:
-    """Everything; of one virtual host what is in it."""
+    """Everything, or the content of one virtual host."""
     head: Object = {
         "rabbit_version": API_RELEASE, "rabbitmq_version": API_RELEASE,
         "product_name": "qpid-cluster-py", "product_version": version(),
@@ -181,7 +181,7 @@ async def export(call: Call) -> StreamResponse:
 
 
 async def take_in(call: Call) -> Reply:
-    """Merge a document into what is there."""
+    """Merge a document into the existing definitions."""
     if "vhost" in call.names:
         call.vhost()
     document = await call.large_json(VALUES_MAX)
@@ -196,7 +196,7 @@ class _Declaration(NamedTuple):
 
 
 class Import:
-    """One document on its way in; `only`: into this virtual host."""
+    """One document being imported; `only`: into this virtual host."""
 
     def __init__(
         self, broker: Broker, by: Identity, document: Object, only: str | None = None
@@ -206,8 +206,7 @@ class Import:
         self._entry = ""  # that is looked at
 
     async def run(self) -> None:
-        """Do all of it, in the order in which one thing needs another.  Raises Problem, which
-        names the entry."""
+        """Import everything, dependencies first. Raises Problem, which names the entry."""
         try:
             await self._all()
         except (Problem, BadJson, ProtocolFault) as found:
@@ -234,7 +233,7 @@ class Import:
         self._hint()
 
     def _hint(self) -> None:
-        """Say which virtual hosts came in that no administrator may enter, and what to do."""
+        """Say which imported virtual hosts no administrator may enter, and what to do."""
         definitions = self._broker.machine.definitions
         administrators = [
             name
@@ -258,7 +257,7 @@ class Import:
         self._entry = ""
 
     def _name_of_vhost(self, row: Object) -> str:
-        """The one of the path, if there is one: a document may be of another."""
+        """The one in the path, if there is one: a document may be of another."""
         return self._only if self._only is not None else text_field(row, "vhost", "/")
 
     def _vhost(self, row: Object) -> Vhost:
@@ -291,7 +290,7 @@ class Import:
                 await self._define("user_limit", "", name, _amqp_table(limits))
         for row in self._rows("global_parameters"):
             name, value = text_field(row, "name"), to_amqp(row.get("value"))
-            if name != "first_administrator":  # who that is here, is known here
+            if name != "first_administrator":  # who exists here is known here
                 await self._define("global_parameter", "", name, {"value": value})
         for kind, what, keys in (
             ("permissions", "permission", ("configure", "write", "read")),
@@ -369,7 +368,7 @@ class Import:
         )
 
     async def _declare(self, vhost: str, declarations: list[_Declaration]) -> None:
-        """Several at once: each waits for a turn of the ring and for the disks."""
+        """Declare several at once: each waits for a turn of the ring and for the disks."""
         purpose = f"management API, definitions loaded by {self._by.name}"
         async with InternalClient(
             self._broker.clients, self._by.address, SYSTEM, vhost, purpose
