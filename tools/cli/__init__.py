@@ -1,1 +1,1 @@
-"""What all commands share: options, files of options, progress."""
+"""Code shared by all commands: options, option files, progress."""

@@ -1,6 +1,6 @@
-"""Answers in JSON: where something else stands than was meant there is nothing; and tables of them.
+"""JSON answers: reads fields, treating those of an unexpected type as absent, and prints tables.
 
-A member may be of another release: what its answer lacks ends no command.
+A member may be of another release: a field missing from its answer ends no command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what was asked, and in which words."""
+"""How a command ends when it cannot do its work: exit codes and error texts."""
 
 from __future__ import annotations
 

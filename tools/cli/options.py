@@ -1,7 +1,7 @@
-"""What our commands share on the command line: option files, sources of values, short errors.
+"""Command line basics of all commands: option files, sources of values, short errors.
 
 A broker option may come from the command line, from the environment as `QPIDD_NAME`, or from an
-option file; the first that gives it wins.  An error names the place of a wrong value.
+option file; the first that gives it wins. An error names the place of a wrong value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Progress line of a long job on stderr; nothing is shown unless stderr is a terminal.
 
-Notes (a broker lost, a broker found) are always printed unless --quiet; the running count only when
-stderr is a terminal.
+Notes (a broker lost, a broker found) are always printed unless --quiet is given; the running count
+is printed only when stderr is a terminal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Help in sections: what is long is found by its subject."""
+"""Help in sections, so that a reader of a long help finds options by subject."""
 
 from __future__ import annotations
 

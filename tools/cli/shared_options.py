@@ -1,4 +1,4 @@
-"""Options that all commands share: --version, --timeout, and what --broker may be called."""
+"""Options that all commands share: --version, --timeout, and the names of --broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals that end a command: it cleans up as at any other end, and not halfway through a step."""
+"""Signals that end a command: it cleans up as at any other end, and never stops mid-step."""
 
 from __future__ import annotations
 

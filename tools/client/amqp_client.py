@@ -1,11 +1,11 @@
 """A thin AMQP 0-9-1 client: one connection, one channel, one thread, batches both ways.
 
-What arrives is collected in `deliveries`, `acks`, `returns`; whoever calls `pump` takes it from
-there.  What is to be sent is collected too and leaves in `pump`, in as few writes as possible.  The
-client knows no retry: `ConnectionLost` means that another broker may do, `BrokerRefused` that none
+Arriving messages are collected in `deliveries`, `acks` and `returns`; the caller of `pump` takes
+them from there. Output is collected too, and leaves in `pump`, in as few writes as possible. The
+client never retries: `ConnectionLost` means that another broker may work, `BrokerRefused` that none
 will. `tools.client.failover` tries a list of brokers.
 
-It exists because our tools move hundreds of thousands of messages, and a general client library
+It exists because these tools move hundreds of thousands of messages, and a general client library
 costs a hundred microseconds for each.
 """
 

@@ -1,8 +1,8 @@
-"""One word that says which broker to ask: whether over TLS, where, as whom, in which virtual host.
+"""Broker URLs: one word that gives TLS, address, user and virtual host.
 
-`[SCHEME][USER[:PASSWORD]@]HOST[:PORT][/VHOST]`, as in `amqps://ada:secret@10.0.0.1:5671/shop`.
-Between user and password may stand a `/`, as Qpid's commands write it.  With a scheme that ends in
-`//` what is not plain is percent-encoded: the virtual host `/` is `%2F`.
+`[SCHEME][USER[:PASSWORD]@]HOST[:PORT][/VHOST]`, as in `amqps://ada:secret@10.0.0.1:5671/shop`. A
+`/` may separate user and password, as in Qpid's commands. After a scheme that ends in `//` special
+characters are percent-encoded: the virtual host `/` is `%2F`.
 """
 
 from __future__ import annotations

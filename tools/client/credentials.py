@@ -1,8 +1,8 @@
-"""As whom a command comes, and by which TLS: options, files and environment, and which one wins.
+"""Credentials and TLS of a command: options, files and environment, and their precedence.
 
-For the user and the password, in this order: the broker's URL, the option, the environment, guest.
-A password on a command line is seen by everybody on that machine, so there are more ways; one is to
-name a user and no password, which is then asked for at the terminal.
+User and password are taken from the first of: the broker's URL, the option, the environment, guest.
+A password on a command line is visible to everybody on that machine, so there are other ways. One
+is to name a user and no password, which the command then asks for at the terminal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Connecting to one broker of a list: the first that accepts, in rounds, until a timeout.
+"""Connects to one broker of a list: the first that accepts, in rounds, until a timeout.
 
-The list may be written as ActiveMQ's clients write it, `failover:(tcp://a:5672,tcp://b:5672)?...`.
-`tcp://` and `ssl://` stand for `amqp://` and `amqps://` (of the management API: `http://` and
-`https://`), which may be written, too.  The parameters
-are those that say in which order, how often and how long brokers are tried; times are in
-milliseconds.  What else ActiveMQ has is about its own protocol, and is refused by its name.
+The list may be in the form of ActiveMQ's clients, `failover:(tcp://a:5672,tcp://b:5672)?...`.
+`tcp://` and `ssl://` stand for `amqp://` and `amqps://` (for the management API: `http://` and
+`https://`), which are accepted, too. The parameters supported are those for the order, number and
+duration of attempts; times are in milliseconds. ActiveMQ's other parameters are about its own
+protocol, and are refused by name.
 """
 
 from __future__ import annotations

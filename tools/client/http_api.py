@@ -1,7 +1,7 @@
-"""The client side of the management API: one request, one answer, one sentence when it is refused.
+"""The client side of the management API: one request, one answer, one sentence for a refusal.
 
-The API is that of `broker/management`; this module knows its paths' form, its login and its
-refusals, not what is asked for or how it is shown.
+The API is that of `broker/management`. This module knows the form of its paths, its login and its
+refusals, not the meaning or display of answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The client side of the management protocol: one connection, one question, one answer.
 
-The protocol itself is tabled in `tools/commands/qpid_cluster.py`.  This module asks, and
-validates the answers; it does not know what they are shown or used for.
+`tools/commands/qpid_cluster.py` documents the protocol. This module asks, and validates the
+answers; it does not know how they are shown or used.
 """
 
 from __future__ import annotations

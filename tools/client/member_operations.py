@@ -1,8 +1,8 @@
-"""What `qpid-cluster` asks of members about their clients: show, disconnect, send away, wait.
+"""Requests of `qpid-cluster` about members' clients: show, disconnect, send away, wait.
 
-Each function asks any one member and returns text for people or the documents for programs; a
-request that could be lost on its way to another member is repeated until the answer shows that it
-was carried out.
+Each function asks any one member and returns text for people or documents for programs. A request
+that could be lost on its way to another member is repeated until the answer shows that it was
+carried out.
 """
 
 from __future__ import annotations

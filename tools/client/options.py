@@ -1,4 +1,4 @@
-"""Options that `spout` and `drain` share, and how a lost broker ends them."""
+"""Options that `spout` and `drain` share, and how they end when a broker is lost."""
 
 from __future__ import annotations
 

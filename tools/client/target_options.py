@@ -1,4 +1,4 @@
-"""What the commands that ask a member have in common: two options, and one way to fail."""
+"""Code shared by commands that ask a member: two options, and one way to fail."""
 
 from __future__ import annotations
 

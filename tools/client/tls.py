@@ -1,7 +1,7 @@
-"""TLS as a client: whom it trusts, what it shows of itself, and in words why it did not come to be.
+"""TLS of a client: trusted authorities, its own certificate, and readable connection errors.
 
-Authorities are those of the system, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`, as for every program
-that uses OpenSSL, unless a file is named.
+The authorities are those of the system, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`, as for every
+program that uses OpenSSL, unless a file is named.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """`drain`: read a queue to stdout or a file, over any broker of a list.
 
 A message is acked after it was written, so a drain that dies, or loses its broker, loses nothing:
-the broker delivers again what was not acked, flagged.  Repeats are written like all others and
+the broker delivers unacked messages again, flagged. Repeats are written like all others and
 counted; `--unique` keeps them from counting towards `--count`.
 
-With `--offset` the queue is a stream: it is read from there on, and nothing is taken from it. After
-a failover it reads on behind what it wrote last, so nothing comes twice (before the first message
-it begins anew, with `next` behind what came meanwhile).
+With `--offset` the queue is a stream: it is read from that offset on, and nothing is taken from it.
+After a failover reading continues behind the last written message, so nothing comes twice (before
+the first message it begins anew, with `next` behind messages that came meanwhile).
 
-With `--browse` what waits is looked at, and nothing is taken; after a failover all of it is again.
+With `--browse` waiting messages are only looked at, and nothing is taken; after a failover they are
+all read again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`qpid-cluster-keys`: make the keys with which the members of a ring know each other.
+"""`qpid-cluster-keys`: make the keys by which the members of a ring recognise each other.
 
-Layout of DIR: the secret files (mode 600), and `public/` with one public file for each key.  A
-member's second key gets a second file, so that old and new are allowed side by side while the
-members change over.
+Layout of DIR: the secret files (mode 600), and `public/` with one public file for each key. A
+member's second key gets a second file, so that old and new are allowed side by side during a change
+of keys.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""qpid-cluster-store: show one member's store, declare it clean where no other is left, and keep,
-compare and restore backups of it.
+"""`qpid-cluster-store`: show a member's store, declare it clean, and manage its backups.
+
+A store is declared clean where no other is left; backups can be kept, compared and restored.
 """
 
 from __future__ import annotations

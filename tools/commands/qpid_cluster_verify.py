@@ -1,4 +1,4 @@
-"""qpid-cluster-verify: prove from the members' logs that a cluster kept its promises."""
+"""`qpid-cluster-verify`: prove from the members' logs that a cluster kept its promises."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`qpid-ha`: the roles of the members of an active-passive cluster, shown, tested, and given.
+"""`qpid-ha`: show, test and assign the roles of members of an active-passive cluster.
 
-It asks by the management protocol that is tabled in `tools/commands/qpid_cluster`: `status`, whose
-answer has the roles under `ha`, `promote`, `replicate` and `replicas`.
+It uses the management protocol documented in `tools/commands/qpid_cluster`: `status`, whose answer
+has the roles under `ha`, `promote`, `replicate` and `replicas`.
 """
 
 from __future__ import annotations

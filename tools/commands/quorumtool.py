@@ -1,4 +1,4 @@
-"""`quorumtool`: may this member act?  Votes and voters as one member sees them, once or watched."""
+"""`quorumtool`: may this member act? Votes and voters as one member sees them, once or watched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ringtrace`: read the members' traces of the ring protocol; or switch a trace on and off."""
+"""`ringtrace`: read the members' traces of the ring protocol, or switch a trace on and off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`spout`: publish lines, each confirmed, over any broker of a list.
 
-Lines leave in order, at most a window of them unconfirmed.  When the broker is lost, the next one
-gets everything unconfirmed again, in order, before anything new.  The exit code is 0 only when
+Lines leave in order, with at most a window of them unconfirmed. When the broker is lost, the next
+one gets all unconfirmed lines again, in order, before anything new. The exit code is 0 only when
 every line was confirmed.
 """
 

@@ -1,4 +1,4 @@
-"""Changing who votes: the half of `qpid-cluster` that orders it and waits until it is in force."""
+"""The part of `qpid-cluster` that changes voters: orders a change and waits for its effect."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The main job on real input, step by step: `make demo`, or `python -m tools.demo`.
 
-Three brokers with stores; the text of the interpreter's own standard library goes in at the first
+Three brokers with stores. The text of the interpreter's own standard library goes in at the first
 and comes out at the third; the first is killed in mid-stream and comes back; then the whole cluster
-stops and starts again.  Every step checks itself, and the first that fails ends the demo with a
-non-zero code.  Everything runs as an operator would run it: the commands, in processes.
+stops and starts again. Every step checks itself, and the first failure ends the demo with a
+non-zero code. Everything runs as an operator would run it: the commands, in processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Real broker processes on this machine: started, watched, killed, and always cleaned up.
 
-The demo, the system tests and the benchmarks all run clusters this way.  Every broker is the real
-command in a process of its own, on loopback ports that were free, with a data directory and a log
-file under one root.  Whoever makes a `LocalCluster` closes it.
+The demo, the system tests and the benchmarks all run clusters this way. Every broker is the real
+command in its own process, on free loopback ports, with a data directory and a log file under one
+root. The creator of a `LocalCluster` closes it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Both ends of the demo's stream: the input, and the comparison of what arrives.
+"""Both ends of the demo's stream: the input, and the comparison of the output with it.
 
-The input is what every machine with Python has, the sources of its standard library, one message a
-line, `SEQ text`, with SEQ as the message id too.  So an arrival can be checked by itself, and the
-first arrivals of all ids can be compared with the input as a whole.
+The input is available on every machine with Python: the sources of its standard library, one
+message per line, `SEQ text`, with SEQ also as the message id. So each arrival can be checked by
+itself, and the first arrivals of all ids can be compared with the whole input.
 """
 
 from __future__ import annotations

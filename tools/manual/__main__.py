@@ -1,7 +1,7 @@
 """`python -m tools.manual DIR`: write a manual page of each installed command into DIR, as *.1.
 
-The pages say what `--help` says, because they are made from it when they are written: a package of
-a distribution, or whoever installs by hand, runs this as a step of the build.
+The pages have the text of `--help`, because they are made from it. A distribution package, or a
+manual installation, runs this as a step of its build.
 """
 
 from __future__ import annotations

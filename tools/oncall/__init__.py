@@ -1,1 +1,1 @@
-"""What members find wrong with their cluster, asked of one or several, and shown."""
+"""Findings: what members report to be wrong with their cluster, collected and shown."""

@@ -1,4 +1,4 @@
-"""What the members that were asked find wrong, and who of them said nothing."""
+"""The findings of the members that were asked, and the members that did not answer."""
 
 from __future__ import annotations
 

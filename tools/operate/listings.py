@@ -1,4 +1,4 @@
-"""The lists that qpidctl prints: their paths, and their columns by the names that scripts use."""
+"""The lists that qpidctl prints: their API paths, and their columns by scripts' names for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How answers are printed: aligned for people, tabs or CSV for filters, JSON for programs."""
+"""Output formats: aligned for people, tabs or CSV for filters, JSON for programs."""
 
 from __future__ import annotations
 

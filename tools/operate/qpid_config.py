@@ -1,7 +1,7 @@
-"""`qpid-config`: queues, exchanges and bindings by the words of Qpid's command.
+"""`qpid-config`: queues, exchanges and bindings, with the command line of Qpid's tool.
 
-What the options of Qpid's manual mean here is in `queue_arguments`; an option that has no
-counterpart is refused with the reason, never taken and ignored.
+`queue_arguments` translates the options of Qpid's manual. An option without a counterpart is
+refused with the reason, never silently ignored.
 """
 
 from __future__ import annotations

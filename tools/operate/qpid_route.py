@@ -1,4 +1,4 @@
-"""`qpid-route`: links between clusters, by the words of Qpid's command."""
+"""`qpid-route`: links between clusters, with the command line of Qpid's tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qpid-stat`: one table of what the cluster holds, by the options of Qpid's command."""
+"""`qpid-stat`: one table of the cluster's objects, with the options of Qpid's tool."""
 
 from __future__ import annotations
 

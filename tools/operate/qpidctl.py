@@ -1,8 +1,8 @@
-"""`qpidctl`: what an operator sets and asks, by the verbs of rabbitmqctl, at any member.
+"""`qpidctl`: sets and queries a cluster at any member, with the verbs of rabbitmqctl.
 
-Scripts that were written for rabbitmqctl run with another name of the command: verbs, columns,
-`-p VHOST`, `-q`, `-s`, `--formatter`, `-t` and exit codes are the same.  It speaks to the HTTP
-management API, with a user and a password, not to the broker's process.
+Scripts written for rabbitmqctl run after a change of the command name: verbs, columns, `-p VHOST`,
+`-q`, `-s`, `--formatter`, `-t` and exit codes are the same. It uses the HTTP management API, with a
+user and a password, and does not talk to the broker's process.
 """
 
 from __future__ import annotations

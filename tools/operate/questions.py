@@ -1,5 +1,7 @@
-"""The verbs of qpidctl that ask a member one thing, or turn one member's clients away: checks,
-versions, maintenance."""
+"""The verbs of qpidctl that ask a member one thing, or turn away one member's clients.
+
+These are checks, versions and maintenance.
+"""
 
 from __future__ import annotations
 

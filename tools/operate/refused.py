@@ -1,7 +1,7 @@
-"""Verbs of rabbitmqctl and its kin that qpidctl refuses, each with what to do instead.
+"""Verbs of rabbitmqctl and its kin that qpidctl refuses, each with advice what to do instead.
 
-A script that comes to one of them ends with code 64 and this sentence, at once: it should not go on
-as if something had been done.
+A script that uses one of them ends at once with code 64 and this sentence: it must not continue as
+if something had been done.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Routes and links by the words of Qpid's `qpid-route`, made of upstreams, policies and shovels.
+"""Routes and links in the terms of Qpid's `qpid-route`, made of upstreams, policies and shovels.
 
-    link      an upstream, or what a route below names
+    link      an upstream, or the broker that a route below names
     dynamic   the exchange's policy names a set of upstreams, of which the link is one
     route     a shovel from an exchange to the same one, by one key
     queue     a shovel from a queue to an exchange
 
-All have names that begin with `qpid-route`; what others defined is left alone.
+All have names that begin with `qpid-route`; other definitions are left alone.
 """
 
 from __future__ import annotations

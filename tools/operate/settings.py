@@ -1,4 +1,4 @@
-"""The verbs of qpidctl that change something: what each is given, and what it asks of the API."""
+"""The verbs of qpidctl that change something: their arguments, and their requests to the API."""
 
 from __future__ import annotations
 

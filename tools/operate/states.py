@@ -1,4 +1,4 @@
-"""What qpidctl says of a member and its cluster, and waiting until they serve."""
+"""The state of a member and its cluster for qpidctl, and waiting until they serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands over the management API share: whom they ask, and how they fail."""
+"""Code shared by commands over the management API: the members to ask, and how a command fails."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The process of one attempt of a shovel: a member starts it, nobody types it."""
+"""The process of one attempt of a shovel: started by a member, never typed by an operator."""

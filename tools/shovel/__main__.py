@@ -1,8 +1,8 @@
 """`python -m tools.shovel`: one attempt of a shovel, started by the member that runs it.
 
 It reads one line of JSON from standard input and moves messages until that is closed, or until it
-cannot go on; what it does it says in lines of JSON (`broker.shovels.worker_process` has the other
-side).  No credentials are in its arguments or its environment.
+cannot continue; it reports in lines of JSON (`broker.shovels.worker_process` has the other side).
+Neither its arguments nor its environment contain credentials.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a shovel makes of a message: where it goes, its properties, and its number.
+"""How a shovel changes a message: its destination, its properties, and its number.
 
-The properties go on byte for byte where the definition asks for nothing else.  A number makes the
-destination take a message once (G23): the producer is named by the queue that the message was taken
-from and by all that shapes what is sent, the number is the message's place in that queue.  Whoever
-runs the shovel next names and numbers the same message alike.
+Properties travel byte for byte unless the definition asks for changes. A number makes the
+destination take a message only once (G23). The producer is named after the queue from which the
+message was taken and everything that shapes the sent message; the number is the message's place in
+that queue. So the next runner of the shovel names and numbers the same message alike.
 Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
 """
 

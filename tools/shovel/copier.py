@@ -1,10 +1,10 @@
-"""Keeps a queue here the same as one elsewhere, until it is stopped or cannot go on.
+"""Keeps a queue here the same as one elsewhere, until it is stopped or cannot continue.
 
-The source tells what is in its queue, held by consumers or not, and what has left it
-(`broker/shovels/followed.py`).  Each message is published here once, in that order, with headers
-that say which one it is; nobody consumes from the queue here but this attempt, which acknowledges
-what has left the source.  So what is here is known by looking: there is no other state, and who
-runs the next attempt goes on from there.  Nothing is removed before what is missing is here.
+The source reports which messages are in its queue, held by consumers or not, and which have left it
+(`broker/shovels/followed.py`). Each message is published here once, in that order, with headers
+that identify it. Only this attempt consumes from the queue here, and acknowledges the messages that
+have left the source. So a look at the queue tells what it holds: there is no other state, and the
+next attempt continues from there. Nothing is removed before missing messages have arrived.
 Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
 """
 

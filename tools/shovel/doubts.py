@@ -1,7 +1,7 @@
-"""Which messages go without a number, as the destination has answered their numbers for good.
+"""Messages to send without a number, because the destination has answered their numbers for good.
 
-A number that was nacked, returned or given to another message gets that answer again; one that is
-older than what the destination remembers is refused for ever, and so are all before it.
+A number that was nacked, returned or given to another message gets that answer again. A number
+older than the destination remembers is refused for ever, and so are all before it.
 Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
 """
 

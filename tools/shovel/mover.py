@@ -1,8 +1,8 @@
-"""Moves messages from one connection to another until it is stopped or cannot go on.
+"""Moves messages from one connection to another until it is stopped or cannot continue.
 
-One thread, two sockets, and standard input, whose end means to stop.  While the destination takes
-nothing the source is not read, so whatever peers do, little more than one message is held here.  A
-message is acknowledged at the source when the destination has confirmed it (`on-confirm`).
+One thread, two sockets, and standard input, whose end means to stop. While the destination takes
+nothing the source is not read, so whatever the peers do, little more than one message is held here.
+A message is acknowledged at the source when the destination has confirmed it (`on-confirm`).
 """
 
 from __future__ import annotations

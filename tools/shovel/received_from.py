@@ -1,4 +1,4 @@
-"""The way of a message over links of federation, as its header `x-received-from` tells it."""
+"""The way of a message over federation links, as recorded in its header `x-received-from`."""
 
 from __future__ import annotations
 

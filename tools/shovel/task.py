@@ -1,4 +1,4 @@
-"""What an attempt is given, and how it opens its ends."""
+"""The input of an attempt, and how it opens its ends."""
 
 from __future__ import annotations
 

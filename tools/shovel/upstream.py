@@ -1,12 +1,12 @@
-"""The upstream's side of a link of federation: what the link makes there, and keeps as it is here.
+"""The upstream's side of a federation link: the objects that the link creates and maintains there.
 
-Of an exchange: an exchange of the link's own (`x-federation-upstream`) is bound there to what is
-federated, with the keys that are bound to it here, and a durable queue of the link's own to that
-one.  So a message comes over the link once, however many want it here; it waits there while the
-link is down; and it does not come back to where it has been.  A new attempt binds another exchange
-(A, B) before it deletes that of the attempt before, so what was unbound meanwhile is forgotten and
-nothing is missed.  What is bound says by `x-bound-from` whose it is, as RabbitMQ has it, so a link
-of the upstream's own passes it on, for so many hops as `max-hops` says.
+For an exchange: the link's own exchange (`x-federation-upstream`) is bound there to the federated
+exchange, with the keys bound to it here, and the link's own durable queue is bound to that
+exchange. So a message crosses the link once, however many bindings want it here; it waits there
+while the link is down; and it does not return to where it has been. A new attempt binds a second
+exchange (A, B) before it deletes the one of the attempt before, so old bindings are forgotten and
+nothing is missed. Bindings carry their owner in `x-bound-from`, as in RabbitMQ, so a link of the
+upstream's own passes them on, for as many hops as `max-hops` allows.
 Decision: docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md.
 """
 

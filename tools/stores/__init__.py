@@ -1,1 +1,1 @@
-"""What operators do with the store of a member that is stopped, and with copies of stores."""
+"""Operations on the store of a stopped member, and on copies of stores."""

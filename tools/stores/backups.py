@@ -1,6 +1,6 @@
-"""The backup commands of `qpid-cluster-store`: list, compare, restore, copy, and begin anew.
+"""The backup commands of `qpid-cluster-store`: list, compare, restore, copy, and start afresh.
 
-Each refuses while a broker uses a store that it would change, and says what it did.
+Each refuses while a broker uses a store that it would change, and reports what it did.
 """
 
 from __future__ import annotations

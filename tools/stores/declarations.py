@@ -1,7 +1,7 @@
-"""What an operator declares of a store, where nobody but a person can know it.
+"""An operator's declarations about a store, for facts that only a person can know.
 
-Each declaration refuses while a broker uses the store, raises its incarnation, and stays in its
-note for good.
+Each declaration refuses while a broker uses the store, raises the store's incarnation, and stays in
+its note for good.
 """
 
 from __future__ import annotations

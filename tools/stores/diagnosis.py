@@ -1,9 +1,9 @@
-"""`qpid-cluster --diagnose`: one archive with what is needed to find the cause of a fault.
+"""`qpid-cluster --diagnose`: one archive with the data needed to find the cause of a fault.
 
-What the members say of themselves (status, quorum, groups, counters), and of the directories and
-files that are named, on this machine: headers of stores, ends of member logs and of logs, options
-without their secrets, and a list of all files with their sizes.  No message is in it.  What cannot
-be had is written down in `problems.txt`; an archive is made in any case.
+It contains the members' own reports (status, quorum, groups, counters) and, from the named
+directories and files on this machine: headers of stores, ends of member logs and of logs, options
+without their secrets, and a list of all files with their sizes. It contains no message. Missing
+items are listed in `problems.txt`; an archive is made in any case.
 """
 
 from __future__ import annotations

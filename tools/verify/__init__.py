@@ -1,1 +1,1 @@
-"""Consistency check of the members' logs against what a cluster promises: a Spark job."""
+"""Checks the members' logs against a cluster's promises: a Spark job."""

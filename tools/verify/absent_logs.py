@@ -1,8 +1,8 @@
-"""Which members' logs are not at hand: who is named by views and primaries, and has no log here.
+"""Which members' logs are missing: members named by views and primaries that have no log here.
 
-A log proves only what it can be compared with: of a set of voters the logs of a majority are
-needed, or what the others confirmed may contradict all that is here.  Pure Python over VIEW, ACTIVE
-and SEGMENT rows.
+A log proves only as much as it can be compared with. Of a set of voters the logs of a majority are
+needed, or messages confirmed by the others may contradict everything here. Pure Python over VIEW,
+ACTIVE and SEGMENT rows.
 """
 
 from __future__ import annotations

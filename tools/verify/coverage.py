@@ -1,4 +1,4 @@
-"""How many items each check examined: a check that saw nothing proves nothing."""
+"""Counts how many items each check examined: a check that saw nothing proves nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Fast comparison of closed segments by their ends; nothing in between is read.  No Spark.
+"""Fast comparison of closed segments by their ends; nothing in between is read. No Spark.
 
 It compares the chains at marks and ends that two members both recorded, and whether the segments of
-an incarnation follow each other.  Agreement is no proof: a closing record holds what its writer
-believed, and most promises are not checked.
+an incarnation follow each other. Agreement is no proof: a closing record holds its writer's own
+account, and most promises are not checked.
 """
 
 from __future__ import annotations

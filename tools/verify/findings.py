@@ -1,4 +1,4 @@
-"""What checks return: findings with the promise of docs/GUARANTEES.md that is broken, coverage."""
+"""Results of checks: coverage, and findings that name the broken promise of docs/GUARANTEES.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark session with quiet logging, its Java, and its tasks."""
+"""The Spark session: quiet logging, its Java, and its tasks."""
 
 from __future__ import annotations
 

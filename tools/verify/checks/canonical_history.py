@@ -1,8 +1,8 @@
 """Canonical history: for each position one file of all members' logs that records it.
 
 All members record the same moves, and `total_order` compares them; so the queue contract is checked
-once, over one source for each position.  Positions that a later primary superseded are left out;
-those that no file records are gaps.
+once, over one source for each position. Positions superseded by a later primary are left out;
+positions that no file records are gaps.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""G8, G9: what was confirmed is in every later epoch, was a publish of this member's clients, and
+"""G8, G9: a confirmed message is in every later epoch, was a publish of this member's clients, and
 was on the disks of a majority before.
 
-Across segments and members.  What was published is looked up only where something is suspect, in
-SQL.  A CONFIRM names the durable mark: the position that a majority of the primary's members had
-reported to have on disk.  A member records its position (DURABLE) before it reports it, and reports
-it on the token: so whatever it reported in a primary it recorded before that view ended.  The
-highest mark of each primary is compared with what its members had recorded by then, or at an
-orderly stop; for members that did neither, or whose log is incomplete, it is not known.  That is
-pure Python over ACTIVE, VIEW, STOP and SEGMENT rows.
+Across segments and members. Publishes are looked up only where something is suspect, in SQL. A
+CONFIRM names the durable mark: the position that a majority of the primary's members had reported
+to have on disk. A member records its position (DURABLE) before it reports it, and reports it on the
+token. So anything it reported in a primary it recorded before that view ended. The highest mark of
+each primary is compared with the positions that its members had recorded by then, or at an orderly
+stop; for members with neither, or with an incomplete log, the answer is unknown. Pure Python over
+ACTIVE, VIEW, STOP and SEGMENT rows.
 """
 
 from __future__ import annotations

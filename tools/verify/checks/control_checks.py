@@ -1,7 +1,7 @@
 """All checks of control rows, which grow with views and segments; no Spark.
 
-The full check collects these rows from Spark's tasks and adds the comparison of members' batches;
-tests parse the segments themselves and get all findings but those of that comparison.
+The full check collects these rows from Spark's tasks and adds the comparison of members' batches.
+Tests parse the segments themselves and get all findings except those of that comparison.
 """
 
 from __future__ import annotations

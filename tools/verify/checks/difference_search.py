@@ -1,9 +1,9 @@
 """G1, G2, G14: members with the same sums over the same range of positions applied the same there.
 
-So nearly all is compared range by range, without a row for each batch.  `total_order` compares
-batch by batch the ranges in which sums or counts differ (a member that joined or left in the middle
-suffices), in which a batch was applied outside of a primary, or for which another record states
-what state there was.
+So nearly everything is compared range by range, without a row for each batch. `total_order`
+compares batch by batch the ranges in which sums or counts differ (a member that joined or left in
+the middle suffices), in which a batch was applied outside a primary, or for which another record
+states a state.
 """
 
 from __future__ import annotations

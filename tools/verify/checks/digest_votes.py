@@ -1,8 +1,8 @@
 """G10: the recorded verdict of a digest vote follows from the states in the logs.
 
 Members of one primary count the same votes in the same order, so they record the same verdicts
-about a position, as far as each of them got.  A verdict other than "agreed" needs two states at
-that position.  `total_order` compares a vote's chain and root with what was applied.
+about a position, as far as each of them got. A verdict other than "agreed" needs two states at that
+position. `total_order` compares a vote's chain and root with the applied state.
 
 Votes grow with traffic, so the driver collects only those of disputed positions.
 """

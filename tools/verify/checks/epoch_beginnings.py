@@ -1,9 +1,9 @@
-"""G1, G7, G20: an epoch begins with its activation, where its ACTIVE says, orders what its own
-members submit, and forgets messages in a cold start only.
+"""G1, G7, G20: an epoch begins with its activation, where its ACTIVE says, orders only its own
+members' submissions, and forgets messages only in a cold start.
 
 The first command of an epoch is its ACTIVATE, behind the state that the primary names as its base,
-and there is no other; what the epoch orders comes from its members.  All logs may say otherwise
-alike.  Pure Python over ACTIVE and SEGMENT rows.
+and there is no other; its ordered commands come from its members. All logs may agree on something
+else. Pure Python over ACTIVE and SEGMENT rows.
 """
 
 from __future__ import annotations

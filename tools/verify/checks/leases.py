@@ -1,14 +1,16 @@
-"""G38: one broker at a time leads a shared store, and has all that those before it confirmed.
+"""G38: one broker at a time leads a shared store, and has everything confirmed by those before it.
 
-Invariant: each token is one incarnation's, taken before it does anything, and higher than that of
-the store which it copied.  In the order of tokens the states with which leaders begin never fall,
-each of them is at or beyond all that was confirmed under any earlier token, and where two go by one
-clock the later one begins when the lease of the earlier one is over.  Under a token that was lost
-or given up nothing is applied or confirmed any more (`input.parse`, within a segment).
+Invariant: each token belongs to one incarnation, is taken before that does anything, and is higher
+than the token of the store that it copied. In the order of tokens the states with which leaders
+begin never fall, and each is at or beyond everything confirmed under any earlier token. Where two
+leaders go by one clock, the later one begins after the lease of the earlier one is over. Under a
+token that was lost or given up nothing is applied or confirmed any more (`input.parse`, within a
+segment).
 
-What a leader applied and did not confirm may stand beside its successor's positions: it was stopped
-there, and nobody was told.  A log without LEASE is of a store that is not, or was not yet,
-shared: of these nothing is said, but of one that follows others in its directory which have it.
+Commands that a leader applied but did not confirm may be at positions that its successor used for
+others: it was stopped there, and nobody was told. A log without LEASE is of a store that is not, or
+was not yet, shared. Nothing is checked about such a log, unless it follows others in its directory
+that have LEASE.
 
 Over LEASE, START, VIEW, ACTIVE and SEGMENT rows, which are few.
 """

@@ -1,8 +1,8 @@
-"""G1, G2, G7, G8, G9, G14: an incarnation applies each position once, from its state on, as those
-that it moves with, and skips nothing that was confirmed; its segments follow each other, and so do
-the incarnations of a member.
+"""G1, G2, G7, G8, G9, G14: an incarnation applies each position once, from its state on, like the
+members it moves with, and skips nothing confirmed; its segments, and the incarnations of a member,
+follow each other.
 
-Pure Python over SEGMENT rows and control records; `input.parse` states what is assumed at the
+Pure Python over SEGMENT rows and control records; `input.parse` states the assumptions at the
 beginning of a segment.
 """
 

@@ -1,9 +1,9 @@
 """G1, G2, G7, G10, G14: at each position all members applied the same item, as one in the primary
 did, and computed the same state.
 
-One query over the batches of the ranges that `difference_search` left, and over the states that
-starts, snapshots, votes and stops record, finds the first difference of each kind.  Only the few
-rows of those positions are then read, to name who differs, in what, and at which command.
+One query over the batches of the ranges left by `difference_search`, and over the states recorded
+by starts, snapshots, votes and stops, finds the first difference of each kind. Only the few rows of
+those positions are then read, to name the members that differ, the difference, and the command.
 """
 
 from __future__ import annotations

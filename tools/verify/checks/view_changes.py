@@ -1,9 +1,10 @@
-"""G6, G7, G20: a view has the same members in all logs, whoever moved together into the next one is
-the same, a primary has the members of its view, and in a cold start none of them had a state.
+"""G6, G7, G20: a view has the same members in all logs, members that moved together into the next
+view agree on that, a primary has the members of its view, and in a cold start none of them had a
+state.
 
 The end of a regular view is recorded as a *transitional* one (extended virtual synchrony): the
-members of the old view that move together into the next one.  A member that shares both views but
-was in another one in between did not move together.  Pure Python over VIEW and ACTIVE records.
+members of the old view that move together into the next one. A member that shares both views but
+was in another one in between did not move together. Pure Python over VIEW and ACTIVE records.
 """
 
 from __future__ import annotations

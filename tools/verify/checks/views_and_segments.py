@@ -1,6 +1,6 @@
 """LOG, G7: segments follow each other; an epoch has one primary, a majority of the one before.
 
-Over records that grow with views, not with traffic.  Pure Python over collected rows.
+Over records that grow with views, not with traffic. Pure Python over collected rows.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""G7, G25: voters, and who is the active member, change by an ordered command only: no primary
-chooses the set that it is counted by.
+"""G7, G25: voters, and the active member, change only by an ordered command: no primary chooses the
+set by which it is counted.
 
-A group that was cut off and makes itself voters has a majority of these.  So the voters of a
-primary are those of an earlier one, or a VOTERS command was carried out in between.  Where
-positions in between are in no log at hand, that is not known.  Pure Python over ACTIVE and SEGMENT
-rows.
+A partitioned group that makes itself the voters has a majority of them. So the voters of a primary
+are those of an earlier one, or a VOTERS command was executed in between. Where the positions in
+between are in no available log, the answer is unknown. Pure Python over ACTIVE and SEGMENT rows.
 
-One of a pair that goes on alone chooses a set, by the vote that is no machine's: the same with the
-other one away.  What must not be is that both did (G28): then one history was set aside.
+One of a pair that continues alone does choose a set, by the vote that belongs to no machine: the
+same set with the other one away. Both must not do so (G28): then one history was set aside.
 
-G25: commands change who is the active member, too.  A member takes that role only while nobody has
-it.  It is given up by its holder, or ends with the session of its holder: when a primary without
-that incarnation is activated, or with a state that it received.  That a member which is in no
-primary confirms nothing is G7; so this is about the order alone.
+G25: commands change the active member, too. A member takes that role only while nobody has it. Its
+holder gives it up, or it ends with the session of its holder: when a primary without that
+incarnation is activated, or with a received state. That a member which is in no primary confirms
+nothing is G7, so this is about the order alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""G20: each confirmed message has one end in each queue; and how they ended, for people.
+"""G20: each confirmed message has one end in each queue; also counts the ends, for people.
 
-Of publishes with the same body and number as many count as were confirmed, the earliest that
-entered a queue first.
+Of publishes with the same body and number, as many count as were confirmed: the earliest to enter a
+queue first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """LOG, G8, G9, G11, G20: what clients were told is in the canonical history of the members.
 
 Clients and members identify a message by the hash of its body, and a publish also by its number.
-Many messages may have one body, so counts are compared: of a body that was confirmed to clients
-three times there are three messages.  Clients that keep no history do no harm: they only add
-messages that no history mentions.
+Many messages may have one body, so counts are compared: if a body was confirmed to clients three
+times there are three messages. Clients that keep no history do no harm: they only add messages that
+no history mentions.
 
-What a client did before the members' logs begin, or after they end, is not looked up;
+A client's actions before the members' logs begin, or after they end, are not looked up;
 `HistoryExtent` states whether there is such a time.
 """
 

@@ -1,6 +1,7 @@
 # mypy: disable-error-code="import-untyped"
-"""What members' segments and clients' segments hold for the checks of clients, as Arrow tables; and
-how much the members' logs tell at all.
+"""The data of members' and clients' segments for the checks of clients, as Arrow tables.
+
+Also the extent of the members' logs.
 """
 
 from __future__ import annotations

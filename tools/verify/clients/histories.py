@@ -1,4 +1,4 @@
-"""Clients' histories among the logs at hand, and the extent of the members' history."""
+"""Clients' histories among the given logs, and the extent of the members' history."""
 
 from __future__ import annotations
 

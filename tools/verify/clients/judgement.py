@@ -1,9 +1,9 @@
 # mypy: disable-error-code="import-untyped"
-"""The rules about what clients published and received, by body, and their results together.
+"""The rules about messages that clients published and received, by body, and their joint results.
 
-Findings have a promise, an operation of a client that shows it, and a scope: they count only
-`within` what the members' logs surely hold of the client's publishes, or of what it `held`, or of a
-connection that surely `routed` a publish to a queue; else always.
+A finding has a promise, a client's operation that shows it, and a scope. It counts only `within`
+the part of the client's publishes that the members' logs surely hold, or the deliveries that it
+`held`, or a connection that surely `routed` a publish to a queue; otherwise always.
 """
 
 from __future__ import annotations

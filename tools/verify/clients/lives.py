@@ -1,7 +1,7 @@
-"""What became of each message in each queue: brought together by place in the queue, by content.
+"""The fate of each message in each queue, joined by place in the queue and by content.
 
 A message in a queue is identified by the hash of its content, which stays when a cold start
-renumbers the queue.  Not all moves have it, so places are looked at first.
+renumbers the queue. Not all moves have it, so places are looked at first.
 """
 
 from __future__ import annotations

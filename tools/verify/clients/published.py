@@ -1,15 +1,15 @@
-"""G8, G9, G20: each publish that a client was answered for is a message, and was confirmed.
+"""G8, G9, G20: each publish that was answered is a message, and was confirmed by a member.
 
-A confirmed publish is in the canonical history, in the queue it was for, and a member recorded that
-it confirmed it (what that needs on disk, and of whom, is G9 over the members' own CONFIRMs).  It
-may have reached no queue if its client was told so, or if there was no such queue.  A refused or
-returned one is in no queue.  What a queue knew by its key counts as in it: a move says so, and
-which message it stands for.
+A confirmed publish is in the canonical history, in the queue it was for, and a member recorded its
+confirm (which disks that needs is G9 over the members' own CONFIRMs). It may have reached no queue
+if its client was told so, or if there was no such queue. A refused or returned publish is in no
+queue. A publish that a queue recognised by its key counts as in it: a move says so, and names the
+message it stands for.
 
 Clients and members identify a publish by its body and number, and many may have the same ones, so
-counts are compared.  Publishes have causes: 0 of a client, 1 of a transaction, 2 dead-lettered,
-3 repeated: its number was taken before, and it stands for that message, 4 of what was delayed: the
-message of that number waited until then in a queue that is named after its exchange.
+counts are compared. Publishes have causes: 0 of a client; 1 of a transaction; 2 dead-lettered; 3
+repeated: its number was used before, and it stands for that message; 4 delayed: the message of that
+number waited in a queue named after its exchange.
 """
 
 from __future__ import annotations

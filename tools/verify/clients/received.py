@@ -1,8 +1,8 @@
 """G11, G20: messages that clients received were delivered, with the same redelivered flag.
 
-First against the canonical history; only what does not fit is looked up in the logs of all members,
-as a superseded history may have delivered before it ended.  A client that names no queue, and a
-queue whose name is damaged, may be any.
+They are compared with the canonical history first. Only mismatches are looked up in the logs of all
+members, because a superseded history may have delivered before it ended. A client that names no
+queue, and a queue whose name is damaged, may be any.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """G20, G23, G30: an accepted publish becomes one message, which enters each queue of its route
 once.
 
-Numbers of messages rise by one, and so do the places in each queue; what enters a queue is the
-message that the command has just published, with its persistence.
+Numbers of messages rise by one, and so do the places in each queue; a message that enters a queue
+is the one that the command has just published, with its persistence.
 """
 
 from __future__ import annotations

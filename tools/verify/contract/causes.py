@@ -1,11 +1,11 @@
-"""LOG, G11, G20, G29, G30: a message moves only for a command that may do that by AMQP, and in its
+"""LOG, G11, G20, G29, G30: a message moves only for a command that may move it by AMQP, and in its
 place.
 
-Each move names a command of its batch, in their order, and a queue that the log has named; and the
-command's kind and outcome can cause it.  Whatever closes a channel returns what it held, which may
-then be delivered, dropped by limits or dead-lettered.  An ACTIVATE closes the channels of lost
-members, a TICK expires messages and routes those that were delayed.  And what is too much for one
-position goes on at the next ones, whatever is ordered there.
+Each move names a command of its batch, in their order, and a queue that the log has named; the
+command's kind and outcome must be able to cause it. Closing a channel in any way returns the
+messages it held, which may then be delivered, dropped by limits or dead-lettered. An ACTIVATE
+closes the channels of lost members; a TICK expires messages and routes delayed ones. Work that is
+too much for one position continues at the next ones, whatever is ordered there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""Explanation of broken rules for people: queue, command, and the other moves of the message."""
+"""Explanations of broken rules for people: queue, command, and the other moves of the message."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The queue contract in Spark: what segments show by themselves, then the life of each message.
+"""The queue contract in Spark: findings of single segments first, then the life of each message.
 
-One job: a task reads a segment, answers the rules that need no other one, and hands on the moves;
-the moves of a message meet in a bin of the exchange, by queue and place.  Neither holds more than a
-part of a segment, or a bin, and what is found of each rule is its first breach and a count.
+One job: a task reads a segment, answers the rules that need no other segment, and hands on the
+moves; the moves of a message meet in a bin of the exchange, by queue and place. No task holds more
+than a part of a segment, or a bin. Each rule yields its first breach and a count.
 """
 
 from __future__ import annotations

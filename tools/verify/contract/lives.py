@@ -1,7 +1,7 @@
 """G20, G11, G13: a message has one end, one holder at a time, and a flag when it comes again.
 
-So each move of it must be allowed after the one before it, and after what happened to its whole
-queue in between; and what a cold start keeps is what was persistent and ready.
+So each move must be allowed after the previous one, and after anything that happened to its whole
+queue in between; a cold start keeps the persistent ready messages.
 """
 
 from __future__ import annotations

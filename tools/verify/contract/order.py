@@ -1,8 +1,8 @@
 """G12, G5, G29: messages leave a plain queue in the order of their places, and enter it in the
-order in which their channel published them; a session's submissions are applied in their order,
-each once; the offsets that a reader of a stream gets ascend.
+order in which their channel published them; a session's submissions are applied in order, each
+once; the offsets sent to a stream's reader ascend.
 
-Redeliveries, and the order of a priority queue, are judged by the reference model.
+The reference model judges redeliveries, and the order of a priority queue.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """G12, G20, G29, G30: a queue serves in its order, and holds what its moves leave in it.
 
-The reference model: dicts and heaps, written from what AMQP promises of a queue.
-It executes moves one at a time and raises `ModelMismatch` for one that cannot be.  The first ready
-message in the order of service is the next to leave; a message that comes back takes its old place;
-a cold start keeps persistent messages.  A reader of a stream gets the next message that is kept,
-which stays, as all of a stream does at a cold start; one that browses another queue the next that
-waits.  In a last-value queue a message leaves from anywhere for the one that enters next, and in a
-queue with message groups, whose keys the log does not have, to whoever gets it.  It shares no code
-with the broker: the hash of ready messages is recomputed from its definition in docs/MEMBERLOG.md.
+The reference model: dicts and heaps, written from AMQP's promises about a queue. It executes moves
+one at a time and raises `ModelMismatch` for an impossible one. The first ready message in the order
+of service is the next to leave; a message that comes back takes its old place; a cold start keeps
+persistent messages. A reader of a stream gets the next message that is kept, which stays, as all
+messages of a stream do at a cold start; a reader that browses another queue gets the next waiting
+message. In a last-value queue a message may leave from anywhere, for the one that enters next. In a
+queue with message groups, whose keys the log does not have, a message may go to any consumer. The
+model shares no code with the broker: the hash of ready messages is recomputed from its definition
+in docs/MEMBERLOG.md.
 
-It may begin at figures of a checkpoint: the messages of that time are *unknown*.  It has their
-number, ready and held, and they are older than what comes after.
+It may begin at the figures of a checkpoint. The messages of that time are *unknown*: only their
+numbers, ready and held, are known, and that they are older than later messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """G17, G20, G32, G34: a message moves for the reason that its move states.
 
-It expires by its deadline and is due by its time, goes over a limit where there are more than that,
-comes back too often where it came back that often; a dead letter is the message that died, a group
-has one holder, and what is bound is not called unroutable.  By the rows NOTED of docs/MEMBERLOG.md.
+It expires by its deadline, is due by its time, goes over a limit only where there are more messages
+than that, and comes back too often only if it came back that often. A dead letter is the message
+that died, a group has one holder, and a bound message is not called unroutable. Uses the rows NOTED
+of docs/MEMBERLOG.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """G12, G20, G29, G14: a segment's moves, executed again in the reference model, lead to its
-checkpoints, whose root is that of the state before them.
-"""
+checkpoints, whose root is that of the state before them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a rule of the queue contract is: its promise, its sentence, and in SQL which rows break it.
+"""A rule of the queue contract: its promise, its sentence, and SQL that selects the breaking rows.
 
-The rules stand in `causes`, `arrivals`, `order` and `lives`, each file with the tables over which
-they are stated; what the reference model finds has a sentence only.
+The rules are in `causes`, `arrivals`, `order` and `lives`, each file with the tables over which
+they are stated; findings of the reference model have a sentence only.
 """
 
 from __future__ import annotations

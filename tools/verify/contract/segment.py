@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-untyped"
-"""What one segment shows by itself of the queue contract, and what it holds for the rest.
+"""Checks one segment by itself for the queue contract, and extracts the data for the rest.
 
-Batches are taken in parts of consecutive ones, as tables over which the rules of moves, arrivals
-and order are answered; moves of messages and queues go on to where those of each message meet.
+Consecutive batches are taken in parts, as tables over which the rules of moves, arrivals and order
+are answered. Moves of messages and queues go on to the bins in which those of each message meet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Output of --follow: findings line by line as they show, and how far all members are."""
+"""Output of --follow: findings, one per line as they appear, and how far all members are."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a follower need not hold any more: views long past, and incarnations and epochs before them.
+"""What a follower can forget: views long past, and incarnations and epochs before them.
 
-Pure.  What is left reads as logs that begin with the first view that is held, so no check misses
-what is gone; only what contradicts something further back is not seen, and is left to the full
-check.
+Pure. The rest reads like logs that begin with the first view still held, so no check misses the
+forgotten part; only contradictions to older history go unseen, and are left to the full check.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Saved checkpoint of a consistent check (--save), from which the next one continues (--since).
 
-A segment need not be read again when it is closed, no segment before it in its incarnation need be,
-and every member has its content on disk: then no member can apply those positions again, and all
-that was applied there was compared.  Of such segments the control rows are kept, which grow with
-views and segments; so views, primaries, carried states and confirmed positions are checked over the
+A segment need not be read again when it is closed, no earlier segment of its incarnation need be
+read, and every member has its content on disk: then no member can apply those positions again, and
+everything applied there was compared. The control rows of such segments are kept; they grow with
+views and segments. So views, primaries, carried states and confirmed positions are checked over the
 whole history again.
 """
 

@@ -1,9 +1,9 @@
-"""Follows the logs of live members: looks at what is new again and again, and checks it.
+"""Follows the logs of live members: looks at new records again and again, and checks them.
 
-At each look the new bytes of the incarnations are parsed.  They are added to the rows that are
-held, all positions that every live member has reached are compared, as the full check does, and
-those positions but the last few are released.  So what is held grows with the distance between
-members, not with time; it is little enough for this process, and needs no Spark.
+At each look the new bytes of the incarnations are parsed and added to the rows held. All positions
+that every live member has reached are compared, as in the full check; all but the last few of them
+are then released. So the data held grows with the distance between members, not with time; it is
+little enough for this process, and needs no Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics of --follow for Prometheus: what the check found, and how far it is."""
+"""Metrics of --follow for Prometheus: the findings, and the progress of the check."""
 
 from __future__ import annotations
 

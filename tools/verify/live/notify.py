@@ -1,8 +1,8 @@
-"""Alerts of --follow to a command and to a webhook, from threads of their own.
+"""Alerts of --follow to a command and to a webhook, each from its own thread.
 
-The check never waits for them: what a receiver cannot take in time stands in a queue of bounded
-length, is tried a bounded number of times, and is then counted as lost and named on stderr.  The
-lines of the check have every finding all the same.
+The check never waits for them. An alert that a receiver cannot take in time waits in a bounded
+queue, is tried a bounded number of times, and is then counted as lost and named on stderr. The
+lines of the check contain every finding in any case.
 """
 
 from __future__ import annotations

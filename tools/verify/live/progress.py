@@ -1,11 +1,11 @@
-"""Progress of live logs: how far all members are, and what is new in the checks of control rows.
+"""Progress of live logs: how far all members are, and news from the checks of control rows.
 
-Pure.  What was read of an incarnation is one segment to the checks, whose SEGMENT row each look
-renews.  Of views the last ones are held (`bygone`), of incarnations those that were in them: so
-this grows neither with traffic nor with time.
+Pure. The part read of an incarnation is one segment to the checks; each look renews its SEGMENT
+row. Only the last views are held (`bygone`), and of the incarnations those that were in them; so
+memory grows neither with traffic nor with time.
 
 A position is *verified* when every member of the newest primary view has reached it: then each of
-them, and the activations that supersede others, were read up to there.  That is the watermark: it
+them, and the activations that supersede others, were read up to there. That is the watermark: it
 comes from the logs, and no clock is read.
 """
 

@@ -1,1 +1,1 @@
-"""Result of a check: report, timeline, HTML page; and the progress bar."""
+"""The result of a check: report, timeline, HTML page; and the progress bar."""

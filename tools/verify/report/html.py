@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page: no script, no font, nothing fetched from anywhere.
 
-First the verdict, and beside it on what each promise was examined; then pictures, findings, and
-how much each check went over.
+The verdict comes first, and beside it how much was examined for each promise; then pictures,
+findings, and how much each check covered.
 """
 
 from __future__ import annotations

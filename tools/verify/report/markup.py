@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG as text.  All text from logs comes through `text` or an attribute."""
+"""Elements of HTML and SVG as text. All text from logs comes through `text` or an attribute."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Pictures of the report: inline SVG over one time axis, with the epochs as bands behind them.
 
-Members and their primaries, how far each member lags behind the furthest, messages per second, and
-redeliveries by cause.  Colours are classes of the page's style, so that the same picture is right
-in light and dark.
+They show members and their primaries, how far each member lags behind the furthest, messages per
+second, and redeliveries by cause. Colours are classes of the page's style, so that one picture
+works in light and dark.
 """
 
 from __future__ import annotations

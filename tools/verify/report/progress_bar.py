@@ -1,7 +1,7 @@
 """Progress bar at the bottom of a terminal while Spark works: the step, and its finished tasks.
 
-Spark plans its stages one after the other, so their number is not known in advance; the first one,
-which reads the logs, is the longest of a large check.
+Spark plans its stages one after the other, so their number is not known in advance; in a large
+check the first one, which reads the logs, is the longest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Result of the full check: verdict, findings, notes, and how much was examined."""
+"""The result of the full check: verdict, findings, notes, and how much was examined."""
 
 from __future__ import annotations
 

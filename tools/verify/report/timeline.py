@@ -1,9 +1,9 @@
 """Timeline of the logs: incarnations, their primaries, and positions over time.
 
-For pictures, not for the verdict.  Control records have no time of their own: they get that of the
-batch before them in their incarnation, as its origin stamped it, or of the segment's header.  Spark
-aggregates what grows with traffic into a fixed number of slices of time.  Moves of messages are
-counted by kind as the queue contract reads the source of each position, so each counts once.
+For pictures, not for the verdict. Control records have no time of their own: they get that of the
+batch before them in their incarnation, as its origin stamped it, or of the segment's header. Spark
+aggregates data that grows with traffic into a fixed number of slices of time. Moves of messages are
+counted by kind while the queue contract reads the source of each position, so each counts once.
 """
 
 from __future__ import annotations

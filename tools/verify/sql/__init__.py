@@ -1,1 +1,1 @@
-"""Rules that are stated in SQL: how the rows they need are brought together, and answered."""
+"""Rules stated in SQL: how their rows are brought together, and how they are answered."""

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="import-untyped"
-"""Steps over tables that are brought together by a key: the shuffle of rules that SQL states.
+"""Steps over tables that are joined by a key: the shuffle behind rules stated in SQL.
 
-A step gets, of each of its tables, the rows whose key falls into one *bin*; what it returns is
-distributed over bins again, by the keys of the steps that follow.  Between two steps a table
-travels as packed Arrow columns, so that Spark moves few and large values; what fits into one bin
-is one task a step, and what fits into a few never leaves the driver.
+A step gets, from each of its tables, the rows whose key falls into one *bin*; its results are
+distributed over bins again, by the keys of the following steps. Between two steps a table travels
+as packed Arrow columns, so that Spark moves few and large values. Data that fits into one bin is
+one task per step, and data that fits into a few never leaves the driver.
 """
 
 from __future__ import annotations

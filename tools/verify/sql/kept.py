@@ -1,6 +1,6 @@
-"""Rows of which several questions are asked: in this process, or kept by Spark where they are many.
+"""Rows for several questions: held in this process, or by Spark if there are many.
 
-A question is a SELECT over the table `kept`, in SQL that both DuckDB and Spark know.
+A question is a SELECT over the table `kept`, in SQL that both DuckDB and Spark understand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQL over the Arrow tables of one task: rules are stated in SQL, and DuckDB answers within a task.
 
-The statements are those of Spark SQL as well (a test runs them there and compares): Spark brings
-the rows of a bin together, and a bin is answered where it is, without further shuffles.
+The statements are also valid Spark SQL (a test runs them there and compares). Spark brings the rows
+of a bin together, and a bin is answered where it is, without further shuffles.
 """
 
 from __future__ import annotations
