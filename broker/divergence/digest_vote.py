@@ -33,13 +33,13 @@ Value = tuple[int, bytes, int]  # epoch, chain, root
 
 CUTS_KEPT = 64
 """How many positions of own values and open votes are remembered; older ones can no longer be
-decided and are counted as undecided."""
+decided and count as undecided."""
 SILENT_CUTS = 3
-"""A member is not waited for once the others have voted at so many later positions."""
+"""A member is not waited for once the others have voted at this many later positions."""
 
 
 class DigestVerdict(NamedTuple):
-    """The decision about one position.  `split`: all voted, votes differ, and none has won."""
+    """The decision about one position. `split`: all voted, votes differ, and none has won."""
 
     position: int
     value: Value | None
@@ -49,8 +49,8 @@ class DigestVerdict(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """How the vote about a position ended; `value` None: split, and only a further vote may end it
-    otherwise."""
+    """How the vote about a position ended; `value` None: split, and only a further vote can change
+    that."""
 
     value: Value | None
     firm: bool  # a majority of voters off probation was for it
@@ -59,8 +59,8 @@ class _Decision(NamedTuple):
 class DigestVote:
     """Collects the votes of all members; the same at every member that applies the same order.
 
-    `terms` say who votes (`vsync.quorum.voter_set`), `present` are the members of the view, `fresh`
-    those of them whose state was transferred.
+    `terms` say who votes (`vsync.quorum.voter_set`); `present` are the members of the view; `fresh`
+    are those of them whose state was transferred.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class DigestVote:
         return before // self.interval != after // self.interval
 
     def vote(self, member: str, position: int, value: Value) -> list[DigestVerdict]:
-        """Count one member's ordered vote; return what it decides that was not decided before."""
+        """Count one member's ordered vote; return the decisions that it newly causes."""
         self._latest[member] = max(position, self._latest.get(member, 0))
         self._votes.setdefault(position, {})[member] = value
         end = self._decided.get(position)
@@ -128,7 +128,7 @@ class DigestVote:
         return DigestVerdict(position, None, (), True, dict(votes))
 
     def _held(self, position: int) -> dict[Value, set[str]]:
-        """The voters that hold each value, in the order of their names."""
+        """The voters for each value, in the order of their names."""
         votes = self._votes[position]
         held: dict[Value, set[str]] = {}
         for name in self.voters:
@@ -142,7 +142,7 @@ class DigestVote:
         return self.electorate.outvotes(sure)
 
     def _unopposed(self, names: Collection[str], *, awaited: bool) -> bool:
-        """Whether the only value that was voted for is agreed."""
+        """Whether the only value voted for is agreed."""
         if self.electorate.outvotes(names):
             return True
         return not awaited and self.electorate.outvotes(self.arbitrators.union(names))
@@ -154,7 +154,8 @@ class DigestVote:
         return newest < position + SILENT_CUTS * self.interval
 
     def _end_probation(self, position: int) -> None:
-        """End the probation of voters that a majority of the voters other than itself confirms."""
+        """End the probation of each voter that is confirmed by a majority of the voters without
+        itself."""
         votes, held = self._votes[position], self._held(position)
         for name in list(self.probation):
             if name in votes and self.electorate.outvotes(held[votes[name]] - {name}):

@@ -20,7 +20,7 @@ class Judgement:
         self.me, self.interval = me, interval
         self.votes = DigestVote(voters, interval, ())
         self.split_vote: SplitVote | None = None
-        self.fenced = ""  # why this member may not reply, whatever its quorum
+        self.fenced = ""  # why this member may not reply, even with a quorum
         self.diverged = ""  # why this member must stop
         self.disk_is_right = False  # of a diverged member: its store, executed again, is the agreed
         self.resumes = False  # of an unfenced member: it need not wait for another view
@@ -45,12 +45,12 @@ class Judgement:
         self.split_vote = None
 
     def replaced(self) -> None:
-        """This member continues from another's state: what was agreed of the old one is void."""
+        """This member continues from another's state: agreements about the old one are void."""
         self.agreed = 0
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was decided since this member started."""
+        """Counts of decisions since this member started."""
         return {k: n + self._before.get(k, 0) for k, n in self.votes.counters.items()}
 
     def vote(self, member: str, position: int, value: Value) -> list[DigestVerdict]:

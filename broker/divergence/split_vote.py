@@ -31,7 +31,7 @@ store begins after that position."""
 
 
 class SplitOutcome(NamedTuple):
-    """How a split vote ended.  `value` None: the others do not agree, or are not proven."""
+    """How a split vote ended. `value` None: the others do not agree, or are not proven."""
 
     position: int
     diverged: tuple[str, ...]
@@ -41,7 +41,7 @@ class SplitOutcome(NamedTuple):
     reason: str
 
     def as_facts(self) -> dict[str, object]:
-        """Return it as it stands in the evidence, whose keys are a format."""
+        """Return it in the form of the evidence, whose keys are a format."""
         facts = self._asdict()
         facts["culprits"], facts["goes_on"] = facts.pop("diverged"), facts.pop("may_continue")
         return facts
@@ -56,7 +56,7 @@ class SplitVote:
         electorate: Electorate,
         arbitrators: frozenset[str] = frozenset(),
     ) -> None:
-        """`arbitrators`: those of the voters that are in the view."""
+        """`arbitrators`: the arbitrators among the voters in the view."""
         assert verdict.split
         self.position, self.votes = verdict.position, verdict.votes
         self._electorate, self._arbitrators = electorate, arbitrators
@@ -73,7 +73,7 @@ class SplitVote:
 
     def report(self, member: str, report: Reexecuted) -> SplitOutcome | None:
         """Count one member's ordered report; return the outcome when it is the last one."""
-        report = Reexecuted._make(report)  # as ordered it is a plain tuple
+        report = Reexecuted._make(report)  # in its ordered form it is a plain tuple
         if report.position != self.position or member not in self.votes or member in self._reports:
             return None
         self._reports[member] = report
@@ -92,9 +92,10 @@ class SplitVote:
         )  # fmt: skip
 
     def proves_disk(self, diverged_member: str, outcome: SplitOutcome) -> bool:
-        """Whether the diverged member's store gives the agreed state: only its memory was wrong.
+        """Whether the diverged member's store gives the agreed state: then only its memory was
+        wrong.
 
-        Where its outcomes differed, its store has recorded them in its chain.
+        If its outcomes differed, its store has recorded them in its chain.
         """
         report, value = self._reports[diverged_member], outcome.value
         recorded = self.votes[diverged_member][1]
@@ -131,5 +132,5 @@ class SplitVote:
 
 
 def report_of(position: int, verdict: int, chain: bytes, root: int) -> Reexecuted:
-    """Return the command with which a member reports its re-execution."""
+    """Return the command by which a member reports its re-execution."""
     return Reexecuted(REEXECUTED, position, verdict, chain, root)

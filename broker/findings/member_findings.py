@@ -28,14 +28,14 @@ class MemberFindings:
         not_taken: Callable[[], str] = str,
     ) -> None:
         """`status`: the reply to `status`; `cluster`: the name to show; `unloaded`: the file of
-        definitions that was not loaded to its end, and why; `not_taken`: what SIGHUP did not put
-        in force, and why."""
+        definitions that was not loaded completely, and why; `not_taken`: what SIGHUP did not put in
+        force, and why."""
         self._status, self._observed, self._movers = status, observed, movers
         self._now_ms, self._cluster, self._unloaded = now_ms, cluster, unloaded
         self._not_taken = not_taken
 
     def document(self) -> dict[str, object]:
-        """Return what is wrong, and what cannot be known, for whoever asks over HTTP."""
+        """Return all findings, and what cannot be known, for HTTP clients."""
         seen = self._situation()
         here = sum(one.state != "DOWN" for one in seen.members)
         return {
@@ -45,8 +45,8 @@ class MemberFindings:
         }  # fmt: skip
 
     def counts(self) -> list[tuple[str, str, int]]:
-        """Return of each finding there may be its name, how grave it is, and of how many objects
-        it is true now."""
+        """Return for each possible finding its name, its severity, and the number of objects to
+        which it applies now."""
         found: dict[str, int] = dict.fromkeys(NAMES, 0)
         for one in findings(self._situation()):
             found[one.name] += one.count

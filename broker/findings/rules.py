@@ -54,54 +54,55 @@ NAMES = {
     "member-joining": (NOTICE, MEMBER),
     "upgrade-open": (NOTICE, CLUSTER),
 }
-"""How grave each is, and of what kind of object, in the order in which an operator reads them."""
+"""The severity of each finding and the kind of its objects, in the order in which an operator reads
+them."""
 UNSTEADY_MS, UNSTEADY_VIEWS = 600_000, 4
-"""More changes of the view in this time are too many."""
+"""More view changes than this in this time are too many."""
 LATE_S = 1.0
-"""So many seconds in ten minutes that a process came late are told."""
+"""Reported from this many seconds of lateness of the process in ten minutes."""
 SLOW_COMMITS_S = 5.0
-"""So many seconds in ten minutes that went into slow commits are told."""
+"""Reported from this many seconds of slow commits in ten minutes."""
 CERTIFICATE_MS = 28 * 86_400_000
 LINKS = {
     "shovel": ("shovel-failed", "qpidctl shovel_status"),
     "federation link": ("federation-failed", "qpidctl federation_status"),
     "replica": ("replica-failed", "qpidctl replica_status"),
 }
-"""The kinds of links: the finding of one that failed, and what shows its state."""
+"""The kinds of links: the finding for a failed one, and the command that shows its state."""
 
 
 @record
 class Finding:
-    """One thing that needs looking after."""
+    """One problem that needs attention."""
 
     name: str
     objects: list[str]
-    """What it is about, the worst few of them."""
+    """The objects concerned, the worst few of them."""
     what: str
     follows: str
     do: str
     since_ms: int = 0
-    """0: that is not known."""
+    """0: unknown."""
     more: int = 0
-    """How many objects there are beside those that are named."""
+    """The number of objects beside those named."""
 
     @property
     def severity(self) -> str:
-        """How grave it is."""
+        """Its severity."""
         return NAMES[self.name][0]
 
     @property
     def kind(self) -> str:
-        """What its objects are."""
+        """The kind of its objects."""
         return NAMES[self.name][1]
 
     @property
     def count(self) -> int:
-        """Of how many objects."""
+        """The number of its objects."""
         return len(self.objects) + self.more
 
     def row(self) -> dict[str, object]:
-        """As it is answered with."""
+        """Its form in answers."""
         return {
             "name": self.name, "severity": self.severity, "kind": self.kind,
             "objects": self.objects, "count": self.count, "what": self.what,
@@ -111,7 +112,7 @@ class Finding:
 
 
 def findings(seen: Situation) -> list[Finding]:
-    """All that can be told, the gravest first."""
+    """All present findings, the gravest first."""
     order = list(NAMES)
     return sorted(
         (one for look in LOOKS for one in look(seen)), key=lambda one: order.index(one.name)
@@ -223,11 +224,11 @@ ALARMS = {
              "memory-limit: in the file of its --config, then SIGHUP; one that was started without "
              "a file, or with --memory-limit, is restarted with the new one."),
 }  # fmt: skip
-"""By the subject of an alarm: its finding, and what to do."""
+"""By the subject of an alarm: its finding, and the remedy."""
 
 
 NOW = {DISK: "disk_free_bytes", MEMORY: "memory_bytes"}
-"""The figure of which an alarm has the value at which it began."""
+"""The figure whose value at its beginning an alarm contains."""
 
 
 def _alarms(seen: Situation) -> Iterator[Finding]:
@@ -352,9 +353,9 @@ def _unsteady(seen: Situation) -> Iterator[Finding]:
 
 
 def _restarted_once(seen: Situation, since: int) -> set[str]:
-    """Who took its leave and was not out again: a restart that somebody wanted.
+    """Members that left in order and were not out again: a wanted restart.
 
-    A member that leaves again and again, as its disk is full or slow, is none of these.
+    A member that leaves again and again, because its disk is full or slow, does not count.
     """
     out = Counter(
         name for before, after in pairwise(seen.views) if after.at_ms > since
@@ -495,7 +496,7 @@ LOOKS: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
 
 
 def _measured(seen: Situation) -> Iterator[tuple[MemberSeen, dict[str, float]]]:
-    """The members of which figures were heard."""
+    """The members whose figures were received."""
     for one in seen.members:
         if one.figures is not None:
             yield one, one.figures
@@ -506,7 +507,7 @@ def _is_faulty(seen: Situation, name: str) -> bool:
 
 
 def _times(figures: dict[str, float], of: str) -> str:
-    """How often in ten minutes, and how long."""
+    """How often in ten minutes, and for how long."""
     times, total = round(figures[f"{of}_recent"]), figures[f"{of}_recent_s"]
     longest = figures[f"{of}_longest_s"]
     if times == 1:
@@ -519,7 +520,7 @@ def _since(seen: Situation, ago_s: float) -> int:
 
 
 def _gone_since(seen: Situation, name: str) -> int:
-    """Since when a member is in no view, where one with it is remembered."""
+    """Since when a member is in no view, if a view with it is remembered."""
     views = seen.views
     last = max((i for i, one in enumerate(views) if name in one.members), default=len(views))
     return views[last + 1].at_ms if last + 1 < len(views) else 0

@@ -12,12 +12,12 @@ from vsync.types import record
 
 @record
 class MemberSeen:
-    """One member, or a voter that is away."""
+    """One member, or an absent voter."""
 
     name: str
     state: str = "ACTIVE"
     figures: Figures | None = None
-    """What it measures of itself; None: it was not heard lately."""
+    """Its measurements of itself; None: none were received lately."""
     received_percent: float | None = None
     arbitrator: bool = False
     voter: bool = True
@@ -25,18 +25,18 @@ class MemberSeen:
 
 @record
 class ViewSeen:
-    """One view of those that are remembered."""
+    """One remembered view."""
 
     at_ms: int
     members: Sequence[str]
     primary: bool = True
     left: Sequence[str] = ()
-    """Who is not in it any more and had taken its leave."""
+    """Members no longer in it that had left in order."""
 
 
 @record
 class LinkSeen:
-    """One shovel, link of federation or replica of a queue."""
+    """One shovel, federation link or queue replica."""
 
     what: str
     """One of the names in `rules.LINKS`."""
@@ -47,38 +47,38 @@ class LinkSeen:
 
 @record
 class Situation:
-    """At one moment, at one member."""
+    """The situation at one moment, at one member."""
 
     now_ms: int
     me: str
     cluster: str
     status: str
-    """ACTIVE, WAITING, INQUORATE or JOINING, as `qpid-cluster` shows it."""
+    """ACTIVE, WAITING, INQUORATE or JOINING, as shown by `qpid-cluster`."""
     reason: str = ""
     members: Sequence[MemberSeen] = ()
     votes: int = 0
     votes_needed: int = 0
     views: Sequence[ViewSeen] = ()
-    """The eldest first."""
+    """The oldest first."""
     alarms: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Of all members: member and subject, and the detail."""
     clock_alarms: Mapping[str, str] = field(default_factory=dict)
-    """As this member reads the clocks of others, by member."""
+    """By this member's reading of the others' clocks, by member."""
     disk_alarm: str = ""
-    """That the disk of this member lags behind the ring."""
+    """The alarm that this member's disk lags behind the ring."""
     drained: Sequence[str] = ()
     links_down: Sequence[str] = ()
-    """Of the ring where it has two networks."""
+    """Lost links of a ring with two networks."""
     roles: Sequence[str] = ()
-    """What the members of an active-passive cluster are; of another one none."""
+    """The members' roles in an active-passive cluster; otherwise none."""
     pair: bool = False
-    """Whether it is one of a pair, whose members have their seats for good."""
+    """Whether it is one of a pair, whose members have permanent seats."""
     version: int = 0
     version_possible: int = 0
     queues: NotedQueues | None = None
-    """None: this member does not serve, so its queues may be old."""
+    """None: this member does not serve, so its queues may be outdated."""
     links: Sequence[LinkSeen] = ()
     unloaded: tuple[str, str] | None = None
-    """The file of definitions that this member did not load to its end, and why."""
+    """The file of definitions that this member did not load completely, and why."""
     not_taken: str = ""
     """What the latest SIGHUP did not put in force at this member, and why."""

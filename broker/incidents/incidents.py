@@ -24,7 +24,7 @@ log = logging.getLogger("qpidd.evidence")
 EVIDENCE_DIR = "evidence"
 FACTS_NAME = "facts.json"
 KEPT_MAX = 16
-"""Of each kind; the oldest goes first."""
+"""Per kind; the oldest goes first."""
 FILE_BYTES_MAX = 16 << 20
 _NAME = re.compile(r"(\d{4,})-([a-z]+)")
 
@@ -37,14 +37,14 @@ class Incidents:
     def __init__(self, data_dir: Path) -> None:
         self.directory = data_dir / EVIDENCE_DIR
         self.do: Callable[[Callable[[], None]], object] = lambda work: work()
-        """Does the writing.  A running member's is a thread: its loop waits for no disk."""
+        """Runs the writing. In a running member it uses a thread: the loop waits for no disk."""
         self._next = 1 + max((number for number, _, _ in self._found()), default=-1)
 
     def keep(self, kind: str, facts: Facts, files: Mapping[str, bytes] | None = None) -> Path:
         """Have one piece of evidence written and fsynced; return its directory.
 
-        A disk in trouble must not keep a member from stopping: what cannot be written goes to the
-        log as one line instead.
+        A failing disk must not keep a member from stopping: evidence that cannot be written goes to
+        the log as one line instead.
         """
         path = self.directory / f"{self._next:04d}-{kind}"
         self._next += 1
@@ -67,7 +67,7 @@ class Incidents:
             log.critical("evidence could not be kept in %s (%s); it is: %s", path, error, text)
 
     def all(self, kind: str) -> list[tuple[Path, Facts]]:
-        """Return the evidence of one kind, oldest first; what cannot be read is passed over."""
+        """Return the evidence of one kind, oldest first; unreadable pieces are skipped."""
         found = []
         for _, named, path in self._found():
             if named != kind:
@@ -82,7 +82,9 @@ class Incidents:
         return found
 
     def amend(self, path: Path, facts: Facts) -> None:
-        """Replace the facts of one piece, durably: an operator declared something about it."""
+        """Replace the facts of one piece, durably, because an operator declared something
+        about it.
+        """
         replace_file(path / FACTS_NAME, json.dumps(facts, indent=2, default=repr).encode())
 
     def _found(self) -> list[tuple[int, str, Path]]:
@@ -101,7 +103,7 @@ class Incidents:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """As private as the store: items hold what clients sent."""
+    """As private as the store, because items hold clients' data."""
     path.touch(mode=0o640)
     path.write_bytes(data)
     sync_file(path)

@@ -32,11 +32,11 @@ from broker.replication.replica import ExecutionFailed
 
 KIND = "quarantine"
 ORDERED, RECOVERY, TRANSFER = "order", "recovery", "transfer"
-"""When it was executed: as it was ordered, from this member's store, from a donor's copy."""
+"""When it was executed: when ordered, from this member's store, or from a donor's copy."""
 
 
 class QuarantineRecord(NamedTuple):
-    """One quarantined command, as its evidence describes it."""
+    """One quarantined command, as described by its evidence."""
 
     path: Path
     position: int
@@ -104,7 +104,7 @@ class Quarantine:
         self._evidence.amend(record.path, {**facts, "during": RECOVERY})
 
     def withheld(self) -> dict[bytes, tuple[int, ...]]:
-        """Return what `Replica.withheld` is for this member."""
+        """Return the value of `Replica.withheld` for this member."""
         found: dict[bytes, tuple[int, ...]] = {}
         for record in self.records:
             if record.skip:
@@ -114,7 +114,7 @@ class Quarantine:
         return found
 
     def reports(self) -> list[Poisoned]:
-        """Return the reports that begin a new session, each kind and content once."""
+        """Return the reports that begin a new session, one for each kind and content."""
         found = {
             (record.of_kind, record.content): True
             for record in self.records
@@ -131,18 +131,19 @@ class Quarantine:
         return next((r for r in reversed(self.records) if r.order == order), None)
 
     def _binding(self, record: QuarantineRecord) -> bool:
-        """Another release, or an operator's declaration, is a reason to try once more."""
+        """Another release, or an operator's declaration, is a reason to try again."""
         return record.release == self._release and not record.retry and not record.skip
 
 
 def declare(evidence: Incidents, *, skip: bool) -> list[QuarantineRecord]:
-    """Note an operator's declaration on each record that it may apply to; return these."""
+    """Record an operator's declaration in each record to which it may apply; return these."""
     declared = []
     for path, facts in evidence.all(KIND):
         record = _record(path, facts)
         if record is None or record.skip:
             continue
-        # A view cannot be skipped (the members would differ), nor what is not in this store.
+        # A view cannot be skipped (the members would differ), nor a command that is not in this
+        # store.
         if skip and (record.of_kind == ACTIVATE or record.during != RECOVERY):
             continue
         evidence.amend(path, {**facts, "skip" if skip else "retry": True})

@@ -34,19 +34,19 @@ from vsync.types import Guarantee, Member
 
 
 class ArbiterShell(Protocol):
-    """What an arbiter needs of its process."""
+    """The process, as seen by an arbiter."""
 
     def write(self, record: ArbiterRecord, then: Callable[[], None]) -> None:
-        """Make a record durable, after those before it; then call `then`."""
+        """Make a record durable, after the previous ones; then call `then`."""
 
     def later(self, delay_s: float, call: Callable[[], None]) -> object:
         """Call after some time."""
 
     def stop(self, code: Exit, reason: str) -> None:
-        """Stop this arbitrator; it can do no good here."""
+        """Stop this arbitrator, which can do no good here."""
 
     def note(self, text: str) -> None:
-        """Something happened that an operator may want to see."""
+        """Something happened that may interest an operator."""
 
 
 class Arbiter:
@@ -65,23 +65,23 @@ class Arbiter:
     ) -> None:
         self.primary = Primary(me, self)
         self.ran = False
-        self._record = record  # as it will be when all that was handed over is written
+        self._record = record  # its content once all pending writes are done
         self._ring, self._lease, self._shell = ring, lease, shell
         self._size, self._requested = size, requested
 
     @property
     def waits_for_first_start(self) -> bool:
-        """Whether there is no cluster yet, and not enough of its members are here."""
+        """Whether there is no cluster yet, and too few of its members are present."""
         return self.primary.phase is PrimaryPhase.INQUORATE and not self._record.cluster_id
 
     def start(self) -> None:
-        """Report what its record says."""
+        """Report the content of its record."""
         self._ring.set_mark(self._record.epoch)
 
     # -- asked by the primary layer --------------------------------------------------------------
 
     def state_report(self) -> StateReport:
-        """Return what its record is worth."""
+        """Return the report of its record."""
         record = self._record
         return StateReport(
             filled=record.epoch > 0, live=False, ran=self.ran, patient=False,
@@ -98,12 +98,14 @@ class Arbiter:
     # -- from the ring ---------------------------------------------------------------------------
 
     def on_output(self, output: Output) -> None:
-        """Take one output of the ring, but for datagrams and notes."""
+        """Take one output of the ring, except datagrams and notes."""
         self.primary.on_output(output)
         self.work()
 
     def work(self) -> None:
-        """Follow what the primary layer decided, and give the ring what waits for room."""
+        """Carry out the primary layer's decisions, and give the ring payloads that waited for
+        room.
+        """
         for event in self.primary.take():
             self._follow(event)
         waiting = self.primary.take_outgoing()
@@ -132,7 +134,7 @@ class Arbiter:
             case NeverJoins(reason, settings):
                 self._shell.stop(Exit.PROTOCOL if settings else Exit.DATA, reason)
             case _:
-                pass  # commands, and what becomes of them, are for members with data
+                pass  # commands and their outcomes are for members with data
 
     # -- the record ------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class Arbiter:
         self._shell.write(record, then)
 
     def _promised(self, request: int) -> None:
-        """Acknowledge a promise when whoever did not come along has stopped replying."""
+        """Acknowledge a promise once members that did not come along have stopped replying."""
         self._shell.later(
             self._lease.silent_in(self.primary.members), lambda: self._acknowledge(request)
         )

@@ -31,7 +31,7 @@ LOOK_S = 1.0
 
 
 class Arbitrator:
-    """One running arbitrator.  `done` gets the exit code."""
+    """One running arbitrator. `done` gets the exit code."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Arbitrator:
             ring.me, record, ring.driver, ring.reply_lease, self,
             size=options.cluster_size, requested=options.requested,
         )  # fmt: skip
-        # It only answers: a member that starts waits for the clocks of all members of its view.
+        # It only answers: a starting member waits for the clocks of all members of its view.
         self._clocks = ClockSkew(
             ring.me,
             options.bounds.clock_s,
@@ -83,7 +83,7 @@ class Arbitrator:
         self.stop(Exit.OK, "asked to terminate")
 
     def stop(self, code: Exit, reason: str) -> None:
-        """Leave the ring; what was handed to the disk is written first."""
+        """Leave the ring, after pending writes to the disk."""
         if self._stopping:
             return
         self._stopping = True
@@ -113,7 +113,7 @@ class Arbitrator:
     # -- called by the arbiter (`arbiter.ArbiterShell`) --------------------------------------------
 
     def write(self, record: ArbiterRecord, then: Callable[[], None]) -> None:
-        """Make a record durable, after those before it; the ring turns meanwhile."""
+        """Make a record durable, after the previous ones; the ring turns meanwhile."""
         writing = self.loop.run_in_executor(self._writer, self._file.write, record)
         writing.add_done_callback(lambda done: self._written(done, then))
 

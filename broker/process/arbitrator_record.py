@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ArbiterRecord:
-    """The content.  An epoch of 0: it has seen no activation, and has no vote."""
+    """The content. An epoch of 0: it has seen no activation, and has no vote."""
 
     cluster_name: str
     member: str
@@ -61,7 +61,7 @@ class RecordFile:
                         f"{self._path} is of {what} {theirs}, this arbitrator was started for "
                         f"{ours}; change the option or --data-dir"
                     )
-            # A clock that went back must not make a new incarnation look like an old one.
+            # A clock that was set back must not make a new incarnation look like an old one.
             incarnation = max(time.time_ns() // 1_000_000, found.incarnation + 1)
             self.record = replace(found, incarnation=incarnation)
             self.write(self.record)
@@ -70,7 +70,7 @@ class RecordFile:
             raise
 
     def write(self, record: ArbiterRecord) -> None:
-        """Make it durable; after an error the old content or the new one is there."""
+        """Make it durable; after an error the old or the new content is there."""
         content = json.dumps({"format": FORMAT, **asdict(record)}, indent=2)
         try:
             replace_file(self._path, f"{content}\n".encode())
@@ -79,7 +79,7 @@ class RecordFile:
         self.record = record
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory to other processes."""
         self._lock.release()
 
 

@@ -24,24 +24,24 @@ REMEDIES = {
     Lack.KEY: "put its public file into the --cluster-allow of every member",
 }
 REFUSED_S = 2.0
-"""A refusal must last: keys may be on their way to the others."""
+"""How long a refusal must last: keys may be on their way to the others."""
 
 
 class RingStatus(Protocol):
-    """What is looked at of the ring."""
+    """The ring, as seen here."""
 
     me: Member
     handshake: Handshake
 
 
 class TransportStatus(Protocol):
-    """What is looked at of the connections."""
+    """The connections, as seen here."""
 
     security: Security
 
     @property
     def refusals(self) -> dict[str, KeyRefused]:
-        """The peers that were reached and do not talk to this member."""
+        """The peers that were reached and refuse to talk to this member."""
 
 
 class JoinRefusal:
@@ -63,7 +63,7 @@ class JoinRefusal:
         self._advised: set[str] = set()
 
     def wake(self, now: float) -> None:
-        """Stop or warn when what keeps this member out has lasted; name settings that differ."""
+        """Stop or warn when a reason against joining has lasted; name settings that differ."""
         self._advise()
         if self._controller.ran or len(self._controller.primary.members) > 1:
             self._refused_since = 0.0
@@ -82,7 +82,7 @@ class JoinRefusal:
             if not self._controller.filled:
                 self._stop(Exit.NOT_ALLOWED, sentence)
             elif sentence != self._warned:
-                # It holds a state of the cluster and waits for the others; whoever took the
+                # It holds a state of the cluster and waits for the others; a process that took the
                 # address of one of them must not be able to end it.
                 self._warned = sentence
                 self._warn(sentence)
@@ -98,7 +98,7 @@ class JoinRefusal:
 
 
 def refusal_sentence(me: Member, security: Security, address: str, why: KeyRefused) -> str:
-    """What an operator needs to know: who, which keys, and what to do."""
+    """A sentence for the operator: which member, which keys, and what to do."""
     lack, sentence = refusal(me, security, address, why)
     remedy = REMEDIES.get(lack, "")
     return f"cannot join: {sentence}{'; ' if remedy else ''}{remedy}"

@@ -42,13 +42,13 @@ class LogArchiver:
         policy: Policy,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`current` returns the segment that is being written."""
+        """`current` returns the segment being written."""
         self._directory, self._current, self._policy = directory, current, policy
         self._loop = loop
         self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = self._stopped = False
-        self._reported: set[str] = set()  # kept though due: logged once
+        self._reported: set[str] = set()  # kept although due: logged once
         self.counters = {
             "segments_closed": 0, "segments_compressed": 0, "segments_dropped": 0,
             "segments_dropped_unverified": 0, "segments_kept_unverified": 0, "bytes_saved": 0,
@@ -61,19 +61,20 @@ class LogArchiver:
         self.tend()
 
     def tend(self) -> None:
-        """See to all closed segments of the directory; while that is being done, once more."""
+        """Archive all closed segments of the directory; if that is in progress, once more
+        afterwards."""
         if self._task is not None:
             self._again = True
         elif not self._stopped:
             self._task = self._loop.create_task(self._run())
 
     async def idle(self) -> None:
-        """Wait until nothing is being done."""
+        """Wait until nothing is in progress."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
     async def stop(self) -> None:
-        """The member ends; what is half done is done again at the next start."""
+        """The member ends; unfinished work is redone at the next start."""
         self._stopped = True
         if self._process is not None:
             self._process.kill()

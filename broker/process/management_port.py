@@ -33,9 +33,11 @@ log = logging.getLogger("qpidd")
 
 
 MakeShovels = Callable[..., Shovels]
-"""Makes the shovels of a member; who starts the broker knows how a process of one is started."""
+"""Makes the shovels of a member; the starter of the broker knows how to start a shovel's
+process.
+"""
 Listening = tuple[str, str, int]
-"""A port that listens: the protocol as RabbitMQ names it, the address, the number."""
+"""A listening port: the protocol by RabbitMQ's name, the address, the number."""
 
 
 SCRAPERS_MAX = 64
@@ -43,12 +45,12 @@ SCRAPERS_MAX = 64
 
 
 class BadDefinitions(Exception):
-    """The file of definitions cannot be read; the text says why."""
+    """The file of definitions is unreadable; the text says why."""
 
 
 class MetricsPort:
-    """The pages of metrics at a port of their own, without a login, as RabbitMQ's 15692 has none;
-    perhaps none."""
+    """The metrics pages on a separate port, without a login, as RabbitMQ's 15692 has none; may be
+    absent."""
 
     def __init__(self, interface: str, port: int | None) -> None:
         self._interface, self._port = interface, port
@@ -57,7 +59,7 @@ class MetricsPort:
         self.connections = HttpConnections(self._reply, SCRAPERS_MAX, SCRAPERS_MAX // 2)
 
     async def take(self) -> None:
-        """Take the port.  Raises OSError when it cannot be had."""
+        """Bind the port. Raises OSError if it is unavailable."""
         if self._port is not None:
             self._taken = await self.connections.listen(self._interface, self._port)
 
@@ -69,7 +71,7 @@ class MetricsPort:
             log.info("metrics on http://%s:%d/metrics", self._interface, self._taken)
 
     def listening(self) -> tuple[tuple[str, str, int], ...]:
-        """The port as a list of listeners shows it; nothing where there is none."""
+        """The port, in the form of a list of listeners; empty if there is none."""
         if self._taken is None:
             return ()
         return (("http/prometheus", self._interface, self._taken),)
@@ -84,7 +86,7 @@ class MetricsPort:
 
 
 class ManagementPort:
-    """A listener that may be none: the API is off, or another program has the default port."""
+    """A listener that may be absent: the API is off, or another program has the default port."""
 
     def __init__(self, options: ManagementOptions, cluster: str) -> None:
         self._options, self._cluster = options, cluster
@@ -96,9 +98,10 @@ class ManagementPort:
         self._unloaded: tuple[str, str] | None = None
 
     async def take(self, tls: Callable[[], ssl.SSLContext]) -> None:
-        """Read the definitions, and take the ports; `tls` returns the context that is in force.
+        """Read the definitions, and bind the ports; `tls` returns the context in force.
 
-        Raises BadDefinitions, and PortTaken; a port that nobody chose is no reason not to start.
+        Raises BadDefinitions, and PortTaken; a default port that is taken does not prevent the
+        start.
         """
         options = self._options
         if options.definitions is not None:
@@ -135,7 +138,7 @@ class ManagementPort:
             await self._metrics.take()
         except OSError as error:
             options = self._options
-            assert options.prometheus is not None  # else no port was taken
+            assert options.prometheus is not None  # otherwise no port was bound
             where = options.interface, options.prometheus
             said = bind_sentence(*where, "--prometheus-port", error)
             raise PortTaken(f"the port for metrics {said}") from error
@@ -148,7 +151,7 @@ class ManagementPort:
         listener: ClientListener,
         not_taken: Callable[[], str],
     ) -> None:
-        """Show this member, whose clients come to these ports, from here on."""
+        """From here on show this member, whose clients come to these ports."""
         name = member.controller.me.name
         member.observation.watch_ports(lambda: _ends_at(listener.tls), listener.refused)
         findings = MemberFindings(
@@ -193,7 +196,8 @@ class ManagementPort:
             log.info("management API on %s://%s:%d/", scheme, where, port)
 
     async def _load(self, broker: Broker, document: Object, gateway: Gateway) -> None:
-        """Until it is done a client that may not enter is told to try again, as it may then."""
+        """Load the definitions. Until that is done a client that may not enter is told to try
+        again, because it may be allowed then."""
         file = self._options.definitions
         try:
             await load(broker, document)
@@ -206,7 +210,7 @@ class ManagementPort:
             gateway.admission.loading = ""
 
     async def close(self) -> None:
-        """End it."""
+        """Close it."""
         if self._loading is not None:
             self._loading.cancel()
         await self._metrics.close()
@@ -215,9 +219,8 @@ class ManagementPort:
 
 
 def follow(tls: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    """A context for browsers and tools that asks for no certificate of theirs, and shows the one
-    that is in force, also after SIGHUP.
-    """
+    """A context for browsers and tools that requests no certificate from them, and presents the one
+    in force, also after SIGHUP."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -225,12 +228,12 @@ def follow(tls: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     def show(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = tls()
 
-    context.sni_callback = show  # called for each client, whether it names a host or not
+    context.sni_callback = show  # called for each client, whether or not it names a host
     return context
 
 
 def _ends_at(tls: ServerTls | None) -> float:
-    """When the certificate for clients ends; 0 where there is none, or it cannot be read back."""
+    """When the certificate for clients ends; 0 if there is none, or it cannot be read back."""
     return (tls.ends_at if tls is not None else None) or 0.0
 
 

@@ -55,12 +55,12 @@ log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
 LEAVE_MS = 100
-"""How long the ring's leave notice may take to get out."""
+"""How long sending the ring's leave notice may take."""
 FINISH_S = 6.0
-"""How long what runs beside a member may take to end before an orderly stop; commands of its are
-applied so long."""
+"""How long services beside a member may take to end before an orderly stop; their commands are
+applied until then."""
 LINGER_S = 0.4
-"""After a clean shutdown is complete here, how long the token is still passed for the others."""
+"""How long after a clean shutdown here the token is still passed on for the others."""
 NOTED = {
     "activated": logging.INFO,
     "fence": logging.INFO,
@@ -87,34 +87,34 @@ class LoopClock:
 
 
 class Beside(Protocol):
-    """Something that runs beside a member, and hears of it."""
+    """A service that runs beside a member, and is told about it."""
 
     @property
     def name(self) -> str:
-        """By which its counters are shown."""
+        """The name under which its counters are shown."""
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What was counted there."""
+        """Its counters."""
 
     def wake(self, now: float) -> None:
-        """A few times a second."""
+        """Called a few times a second."""
 
     def takes(self, direct: Direct) -> bool:
-        """Whether this datagram of another member was for it; then it is dealt with."""
+        """Whether this datagram of another member was for it; if so it has been handled."""
 
     def finish(self) -> bool:
-        """The member is about to stop: begin nothing more; whether what ran has come to its end.
-        Asked until it says so, or for `FINISH_S`."""
+        """The member is about to stop: start nothing more; return whether everything has ended.
+        Called until it has, or for `FINISH_S`."""
 
     def close(self) -> None:
         """The member stops."""
 
 
 class BrokerMember:
-    """One running member.  `done` gets the exit code.
+    """One running member. `done` gets the exit code.
 
-    `disk_stuck`: the disk did not answer in the end, so nothing can be tidied up.
+    `disk_stuck`: the disk did not answer at the end, so nothing can be tidied up.
     """
 
     _beat_handle: asyncio.TimerHandle | None = None
@@ -192,7 +192,7 @@ class BrokerMember:
         )  # fmt: skip
 
     def _status(self) -> Json:
-        """Return what the parts say in the reply to `status`."""
+        """Return the parts' contributions to the reply to `status`."""
         return {**self._watchdogs.status(), **self.life.status(), **self._ring.status(),
                 **self._identity.lease.status()}  # fmt: skip
 
@@ -212,7 +212,7 @@ class BrokerMember:
     # -- start and stop --------------------------------------------------------------------------
 
     def start(self, beside: Sequence[Beside] = ()) -> None:
-        """Begin to take part; `beside`: what runs beside it."""
+        """Begin to take part; `beside`: services that run beside it."""
         self._beside = beside
         self._watchdogs.start()
         self._ring.start(self._controller.primary, self.stop)
@@ -224,13 +224,13 @@ class BrokerMember:
         self.operations.begin(self._identity.data_dir, kept=not self._identity.temporary)
 
     def set_limits(self, options: BrokerOptions) -> None:
-        """Go by other limits of disk, memory, and the time to log in from here on."""
+        """From here on use other limits of disk, memory, and the time to log in."""
         self._watchdogs.set_limits(options.bounds.disk_free, options.bounds.memory)
         self.clients.gateway.set_negotiate_time(options.clients.negotiate_s)
 
     @property
     def controller(self) -> Controller:
-        """What decides here whom this member serves, and holds the replicated state."""
+        """Decides whom this member serves, and holds the replicated state."""
         return self._controller
 
     @property
@@ -240,7 +240,7 @@ class BrokerMember:
 
     @property
     def stopping(self) -> bool:
-        """Whether this member is on its way out."""
+        """Whether this member is stopping."""
         return bool(self._stopping)
 
     def terminate(self) -> None:
@@ -258,7 +258,7 @@ class BrokerMember:
             self.stop(Exit.OK, "asked to terminate")
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
-        """Stop this member: clients are disconnected, the ring is left, the store is closed."""
+        """Stop this member: disconnect clients, leave the ring, close the store."""
         if code is not Exit.OK:
             self._end(code, reason, inconsistent=inconsistent)
         elif not self._ending:
@@ -316,7 +316,7 @@ class BrokerMember:
         self._transfer.close()
         code = await self._close_store(code, reason, inconsistent=inconsistent)
         history = self._controller.replica.history
-        patience_s = 0.0 if self.disk_stuck else PATIENCE_S  # it was waited for already
+        patience_s = 0.0 if self.disk_stuck else PATIENCE_S  # it was already waited for
         if not await self._log.close(reason, history, patience_s):
             self.disk_stuck = True
         if not self.disk_stuck and not await self._supervisor.settled(PATIENCE_S):
@@ -328,7 +328,7 @@ class BrokerMember:
         return code
 
     async def _close_store(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
-        """Write the last things to the store; return the exit code that this leaves."""
+        """Write the last entries to the store; return the resulting exit code."""
         member, replica = self._member, self._controller.replica
         marker = member.last_marker(clean=code is Exit.OK, inconsistent=inconsistent)
         try:
@@ -347,13 +347,13 @@ class BrokerMember:
     # -- turns of work ---------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Have a turn of work soon."""
+        """Schedule a turn of work."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
     def _wake(self) -> None:
-        """Have a turn soon; any thread may ask for it."""
+        """Schedule a turn; any thread may call this."""
         self._loop.call_soon_threadsafe(self.schedule)
 
     def _tick_first(self) -> None:
@@ -392,7 +392,7 @@ class BrokerMember:
             self._look_again(self._timers.ticker.turn(self._loop.time(), busy=False))
 
     def _beat(self) -> None:
-        """What is due by the clock, and the next beat whatever comes of this one."""
+        """Do what is due by the clock, and schedule the next beat whatever happens in this one."""
         self._beat_handle = self._loop.call_later(BEAT_S, self._beat)
         self._transfer.wake()
         self.clients.wake(time.monotonic())
@@ -446,7 +446,7 @@ class BrokerMember:
     # -- called back by the replicated member (`ports.Host`) -------------------------------------
 
     def failed(self, error: Exception) -> None:
-        """Something of ours raised: stop with the reason."""
+        """Our own code raised: stop with the reason."""
         if self._ending and isinstance(error, CheckpointFailed) and not is_damage(error):
             self._before_stop.skip(str(error))
         elif isinstance(error, LogWriteFailed):
@@ -456,7 +456,7 @@ class BrokerMember:
             self.stop(code, reason, inconsistent=is_damage(error))
 
     def voted(self, verdict: DigestVerdict) -> None:
-        """Look into a verdict."""
+        """Handle a verdict."""
         self._supervisor.voted(verdict)
 
     def session_commands(self) -> list[Command]:
@@ -464,16 +464,18 @@ class BrokerMember:
         return [*self._supervisor.quarantine.reports()]
 
     def note(self, event: str, text: str) -> None:
-        """Log it; what only a debugger reads begins with its name, as its text may be a number."""
+        """Log it; events for debugging begin with their name, because their text may be a
+        number.
+        """
         if event in NOTED:
             log.log(NOTED[event], "%s", text)
         else:
             log.debug("%s: %s", event, text)
-        if event == "installed":  # the old state, and what a transfer took, are free
+        if event == "installed":  # the old state, and memory of a transfer, are free
             self._watchdogs.memory.soon()
 
     def _all_counters(self) -> dict[str, Mapping[str, int]]:
-        """Return the counters of all parts; the parts' names are a format that operators see."""
+        """Return the counters of all parts; the parts' names are a format seen by operators."""
         controller = self._controller
         return dict(
             member=self._counters, ring=self._ring.node.counters,

@@ -24,25 +24,26 @@ from vsync.quorum.voter_set import parse
 log = logging.getLogger("qpidd")
 
 ADVICE_S = 5.0
-"""So long a majority must be missing before anybody is told what to do: most absences are shorter.
+"""How long a majority must be missing before anybody is told what to do: most absences are
+shorter.
 """
 
 
 class LifeState(Enum):
-    """The states that an operator sees.  docs/operations/watching.md says what they were."""
+    """The states that an operator sees. docs/operations/watching.md explains them."""
 
     PRE_INIT = "PRE_INIT"  # reads its store
     INIT = "INIT"  # looks for the others, or waits for enough of them
-    JOINER = "JOINER"  # in a primary view, and asks for the state
+    JOINER = "JOINER"  # in a primary view, and requests the state
     UPDATEE = "UPDATEE"  # receives it
-    CATCHUP = "CATCHUP"  # has it, and executes what came meanwhile
+    CATCHUP = "CATCHUP"  # has it, and executes commands ordered meanwhile
     READY = "READY"  # serves clients
     STALLED = "STALLED"  # has served, and is in no primary view now
-    LEFT = "LEFT"  # on its way out
+    LEFT = "LEFT"  # stopping
 
 
 def prefix(name: str, state: LifeState) -> str:
-    """Return what stands before a log line of this member."""
+    """Return the prefix of this member's log lines."""
     return f"cluster({name} {state.value}) "
 
 
@@ -61,7 +62,7 @@ class MemberLife:
         progress: Callable[[], str],
         lack: Callable[[], str],
     ) -> None:
-        """`lack`: whom of the others there is no connection to."""
+        """`lack`: the other members to which there is no connection."""
         self._controller, self._stop = controller, stop
         self._data_dir, self._cman = options.data_dir, options.cman
         self._stopping, self._progress = stopping, progress
@@ -74,7 +75,7 @@ class MemberLife:
 
     @property
     def state(self) -> LifeState:
-        """Where this member is now."""
+        """The present state of this member."""
         controller = self._controller
         primary = controller.primary
         if self._stopping():
@@ -94,18 +95,18 @@ class MemberLife:
         return {"member_state": self.state.value}
 
     def prefix(self) -> str:
-        """Return what stands before a log line now."""
+        """Return the present prefix of log lines."""
         return prefix(self._controller.me.name, self.state)
 
     @property
     def reason(self) -> str:
-        """Return what `qpid-cluster` is told beside the primary layer's own reason."""
+        """Return the reason for `qpid-cluster`, in addition to the primary layer's own."""
         lack = self._first_start.told
         waits = f"{self._controller.primary.reason}; {lack}" if lack else ""
         return self._progress() or self._advice or waits
 
     def wake(self, now: float) -> None:
-        """Log a change of state; see to what keeps this member out, and to a missing majority."""
+        """Log a change of state; handle reasons against joining, and a missing majority."""
         self._join_refusal.wake(now)
         state = self.state
         if state is not self._logged:
@@ -134,13 +135,13 @@ class MemberLife:
             log.info("Waiting for cluster quorum.")
 
     def _advise(self) -> str:
-        """Return what an operator has to know where voters are missing; empty where none are."""
+        """Return what an operator has to know when voters are missing; empty if none are."""
         controller = self._controller
         primary = controller.primary
         electorate = parse(controller.promise.voters)
         present = {one.name for one, report in primary.reports.items() if report.filled}
         if primary.lacks_its_peer:
-            return ""  # it goes on alone as soon as the rule of its pair says so
+            return ""  # it continues alone as soon as its pair's rule allows
         newest = primary.newest()
         if newest is None or not set(electorate.names) - present or electorate.quorate(present):
             return ""

@@ -23,13 +23,13 @@ from store.lmdb_store import LmdbStore
 log = logging.getLogger("qpidd")
 
 SETTLE_S = 0.5
-"""How long what clients are due waits for the log, when the member stops."""
+"""How long output for clients waits for the log when the member stops."""
 
 
 class MemberLog:
-    """The log of one incarnation.  Raises LogWriteFailed.
+    """The log of one incarnation. Raises LogWriteFailed.
 
-    The `member` is told of the writes that it waits for; `on_failed` follows the first that fails.
+    The `member` is told of the writes that it waits for; `on_failed` follows the first failed one.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class MemberLog:
         on_failed: Callable[[Exception], None],
     ) -> None:
         given = options.memberlog
-        # A name that was promised to before anything was held may be of a start that came to
-        # nothing.
+        # The name that a promise was made to, before anything was held, may be of a start that came
+        # to nothing.
         cluster_id = meta.cluster_id if meta.position else ""
         writer = self._writer = LogThread(
             identity.log_dir, options.cluster_name, cluster_id, identity.name,
@@ -61,14 +61,14 @@ class MemberLog:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return what was written, packed and dropped."""
+        """Return counts of records written, packed and dropped."""
         lag = self._writer.lag()
         waiting = {"waiting_bytes": lag.bytes}
         return {**self._archiver.counters, **self._writer.counters, **waiting}
 
     @property
     def full(self) -> str:
-        """Return why a write waits for space; empty: none does."""
+        """Return why a write waits for space; empty: none waits."""
         return self._writer.full
 
     def lag(self) -> CommitLag:
@@ -76,16 +76,18 @@ class MemberLog:
         return self._writer.lag()
 
     def start(self, history: History, machine: Machine) -> None:
-        """Begin with what recovery found, and the lease under which all that follows is done."""
+        """Begin with the state that recovery found, and the lease that covers everything
+        after it.
+        """
         self.recorder.start(history, machine)
         self._lease.recorded_by(self.recorder.lease)
 
     async def settled(self) -> None:
-        """Wait a moment until what was flushed is written."""
+        """Wait a moment until everything flushed is written."""
         await self._writer.settled(SETTLE_S)
 
     async def close(self, reason: str, history: History, patience_s: float) -> bool:
-        """Write the end; False: the disk does not answer, and a thread is still in it."""
+        """Write the end; False: the disk does not answer, and a thread is still blocked in it."""
         ended = True
         try:
             self._lease.given_up()

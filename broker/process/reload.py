@@ -36,7 +36,8 @@ NOTHING = (
     "nothing; it reads the file of --config, and what the command line or the environment says "
     "holds until a restart"
 )
-"""Who sends the signal has changed something, as a rule in a place that is not read."""
+"""A signal without effect is logged: its sender usually changed something, in a place that is not
+read."""
 OF_ACCESS = frozenset(("auth-file", "acl-file"))
 OF_LOGS = frozenset(("log-level", "log-file", "log-format"))
 OF_TLS = frozenset(("tls-cert", "tls-key", "tls-ca", "tls-verify"))
@@ -46,18 +47,18 @@ class Bounded(Protocol):
     """The member, as far as options reach it."""
 
     def set_limits(self, options: BrokerOptions) -> None:
-        """Go by other limits from here on."""
+        """Use other limits from here on."""
 
 
 class Serving(NamedTuple):
-    """What a member has that serves clients."""
+    """The parts of a member that serves clients."""
 
     member: Bounded
     listener: ClientListener
 
 
 class _Read(NamedTuple):
-    """What the thread found."""
+    """The thread's results."""
 
     options: BrokerOptions
     tls: ServerTls | None
@@ -69,7 +70,7 @@ class _Read(NamedTuple):
 
 
 class Reload:
-    """The options in force, and how others take their place."""
+    """The options in force, and their replacement."""
 
     def __init__(
         self,
@@ -174,10 +175,10 @@ def _tell_of_access(options: BrokerOptions, users: Mapping[str, FileUser], acl: 
 
 
 class Changes(NamedTuple):
-    """Options whose text differs, as sentences' parts: `log-level info -> debug`."""
+    """Options whose text differs, as parts of sentences: `log-level info -> debug`."""
 
     names: tuple[str, ...]
-    """Of those that are taken."""
+    """Names of the options that take effect."""
     taken: tuple[str, ...]
     restart: tuple[str, ...]
 
@@ -185,7 +186,7 @@ class Changes(NamedTuple):
 def changes(
     before: Mapping[str, str], after: Mapping[str, str], *, without: frozenset[str]
 ) -> Changes:
-    """Compare; `without` are the reloaded ones that cannot be taken this time."""
+    """Compare the options; `without` names reloadable ones that cannot take effect this time."""
     differ = [name for name in after if after[name] != before.get(name, "")]
     taken = [name for name in differ if name in RELOADED - without]
     restart = [name for name in differ if name not in RELOADED]

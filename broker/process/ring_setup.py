@@ -44,13 +44,13 @@ DO_THEY_RUN = (
 def _discovery_for(
     options: BrokerOptions, me: Member, warn: Callable[[str], None]
 ) -> Discovery | None:
-    """Return what looks for the other members; None for a stand-alone broker."""
+    """Return the discovery of the other members; None for a stand-alone broker."""
     if not options.clustered:
         return None
     if options.cluster_nodes:
         look = partial(look_up, mine=me.address)
         return StaticPeers(map(str, options.cluster_nodes), warn, look)
-    address = me.address.partition(SEPARATOR)[0]  # whoever reaches it there learns the others
+    address = me.address.partition(SEPARATOR)[0]  # a member that reaches it there learns the others
     interface = address.rsplit(":", 1)[0]
     return Beacon(
         options.cluster_name, me.name, address, warn, interface=interface,
@@ -59,7 +59,7 @@ def _discovery_for(
 
 
 def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Security:
-    """Read this member's keys and the allow list.  Raises KeyFileError."""
+    """Read this member's keys and the allow list. Raises KeyFileError."""
     security = options.security
     if security.mechanism == "PLAIN":
         return Plain(security.username, security.password)
@@ -83,7 +83,7 @@ def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Securi
 
 
 class NoRing(Exception):
-    """The ring's socket cannot be had; carries the exit code."""
+    """The ring's socket is unavailable; carries the exit code."""
 
     def __init__(self, code: Exit, error: Exception | str) -> None:
         super().__init__(str(error))
@@ -91,7 +91,7 @@ class NoRing(Exception):
 
 
 def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> RedundantTransport:
-    """Bind the ring's socket; a stand-alone broker's is one that nobody knows.  Raises NoRing."""
+    """Bind the ring's socket; that of a stand-alone broker is unknown to others. Raises NoRing."""
     try:
         return _transport(options, warn)
     except KeyFileError as error:
@@ -108,47 +108,46 @@ def _transport(options: BrokerOptions, warn: Callable[[str], None]) -> Redundant
 
 
 def _code_of(refusal: Refusal) -> Exit:
-    """Return with which code a member ends that is not let in."""
+    """Return the exit code of a member that is refused."""
     return Exit.PROTOCOL if refusal.settings else Exit.DATA
 
 
 class FirstStart:
-    """What a member tells, in its log and on request, that waits for the first start of its
-    cluster: whom it cannot reach, as `lack` says.
-    """
+    """Messages of a member that waits for the first start of its cluster, in its log and on
+    request: which members it cannot reach, by `lack`."""
 
     def __init__(self, lack: Callable[[], str]) -> None:
         self._lack, self._lacks = lack, Lacks()
 
     @property
     def told(self) -> str:
-        """Return what was told last; "" while nobody is lacking, or not for long yet."""
+        """Return the last message; "" while nobody is missing, or not for long yet."""
         return self._lacks.told
 
     def wake(self, now: float, *, waits: bool) -> None:
-        """Look for whom it waits, if it does; to be called about once a second."""
+        """Look for the members it waits for, if it does; call it about once a second."""
         if news := self._lacks.news(now, self._lack() if waits else ""):
             log.warning("waiting for the first start: %s. %s", news, DO_THEY_RUN)
 
 
 @dataclass(frozen=True, slots=True)
 class RingIdentity:
-    """Who a process is on the ring, and the directory in which it remembers that."""
+    """The identity of a process on the ring, and the directory that stores it."""
 
     name: str
     incarnation: int
     ring_name: str
     data_dir: Path
     transient: bool = False
-    """Whether the directory goes with the process."""
+    """Whether the directory is removed with the process."""
     leads: Callable[[], bool] = lambda: True
-    """Whether the store is this process's at this moment, where several share one."""
+    """Whether the store is this process's now, where several share one."""
     unusual: tuple[tuple[str, str], ...] = ()
-    """Settings that others are told of, see `unusual_settings`."""
+    """Settings announced to others, see `unusual_settings`."""
 
 
 def member_identity(options: BrokerOptions, directory: DataDirectory) -> RingIdentity:
-    """Return who a member with data is."""
+    """Return the identity of a member with data."""
     return RingIdentity(
         directory.name, directory.incarnation, directory.ring_name, directory.data_dir,
         directory.temporary, directory.lease.holds, unusual_settings(options.settings),
@@ -156,9 +155,9 @@ def member_identity(options: BrokerOptions, directory: DataDirectory) -> RingIde
 
 
 class RingEndpoint:
-    """A member or an arbitrator on the ring: its node, what drives it, and how it finds the others.
+    """A member or an arbitrator on the ring: its node, its driver, and its discovery of the others.
 
-    Raises TraceError when a trace was asked for and its file cannot be written.
+    Raises TraceError when a trace was requested and its file cannot be written.
     """
 
     def __init__(
@@ -194,7 +193,7 @@ class RingEndpoint:
         self._discovery = _discovery_for(options, self.me, log.warning)
 
     def start(self, primary: Primary, stop: Callable[[Exit, str], None]) -> None:
-        """Begin to take part; `stop` is called when the ring fails, or this one may not join."""
+        """Begin to take part; `stop` is called when the ring fails, or this member may not join."""
         self.door.opens(primary)
 
         def closed(ended: asyncio.Future[None]) -> None:
@@ -216,7 +215,7 @@ class RingEndpoint:
         self._loop.call_soon(self._stop, _code_of(refusal), f"cannot join: {refusal.why}")
 
     def _look_at_links(self) -> None:
-        """Log the links that are lost or back, of members that are reached over another one."""
+        """Log lost and restored links of members that are reachable over another link."""
         down = self.transport.links_down
         for link in down:
             if link not in self._links_down:
@@ -228,14 +227,14 @@ class RingEndpoint:
         self._link_timer = self._loop.call_later(LINKS_S, self._look_at_links)
 
     def status(self) -> dict[str, list[str] | int]:
-        """For operators: the links that are lost, as in the log, and what its frames are in."""
+        """For operators: the lost links, as in the log, and the encoding of its frames."""
         return {
             "links_down": list(self.transport.links_down),
             "wire_version": self.node.codec.written,
         }
 
     def lack(self) -> str:
-        """Return whom of the others there is no connection to, in a sentence; "": to all."""
+        """Return the members without a connection, in a sentence; "" if there are none."""
         if self._discovery is None:
             return ""
         return self._discovery.lack(self.me.address, self.transport.reached)

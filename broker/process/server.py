@@ -49,7 +49,7 @@ from vsync.io.traced_driver import TraceError
 log = logging.getLogger("qpidd")
 
 MESSAGES_S = 2.0
-"""How long the last messages may take to be written."""
+"""How long writing the last log messages may take."""
 
 ONE_VOTE = (
     "--cluster-size is 1: where no running cluster of this name is found, this member forms one in "
@@ -79,8 +79,8 @@ def run(
 ) -> int:
     """Run one broker until it is stopped; return the exit code of the process.
 
-    `reread` reads the options again, on a thread; what it raises is for the operator.
-    `make_shovels`: as `broker.shovels.member_shovels.shovels_of`, for a command that is known.
+    `reread` reads the options again, on a thread; its exceptions are for the operator.
+    `make_shovels`: like `broker.shovels.member_shovels.shovels_of`, for a known command.
     """
     try:
         messages = Messages(options.log)
@@ -140,7 +140,7 @@ async def _serve(
     sharing = options.shared_store
     shared = SharedStore(sharing, options.cluster_name, loop) if sharing is not None else None
     try:
-        # The ports are taken before the store is touched: a wrong one changes nothing on disk.
+        # The ports are bound before the store is touched: a wrong port changes nothing on disk.
         api = ManagementPort(options.management, options.cluster_name)
         ports = await _bound(options, listener, api)
         transport = _transport(options)
@@ -204,7 +204,7 @@ def _identity(
 async def _bound(
     options: BrokerOptions, listener: ClientListener, api: ManagementPort
 ) -> list[int]:
-    """Read the TLS files and take the client ports; return their numbers."""
+    """Read the TLS files and bind the client ports; return their numbers."""
     try:
         listener.begin_access(options.access)
         if options.tls is not None:
@@ -241,7 +241,7 @@ def _beside(member: BrokerMember, shovels: Shovels) -> tuple[Followers, Failover
 
 
 def _listening(schemes: list[str], host: str, ports: list[int]) -> list[tuple[str, str, int]]:
-    """Log the client ports; return them as lists show them."""
+    """Log the client ports; return them in the form of lists."""
     for port, scheme in zip(ports, schemes, strict=True):
         how = ", TLS" if scheme == "ssl" else ""
         log.info("listening for clients on %s:%d%s", host, port, how)
@@ -250,12 +250,12 @@ def _listening(schemes: list[str], host: str, ports: list[int]) -> list[tuple[st
 
 
 def _schemes(options: BrokerOptions) -> list[str]:
-    """Of the client ports, in their order."""
+    """The schemes of the client ports, in their order."""
     return ["tcp"] * (options.port is not None) + ["ssl"] * (options.tls is not None)
 
 
 def _with_ports(url: str, ports: Iterable[tuple[str, int]]) -> str:
-    """The address for others, with the ports that were taken where any free one was asked for."""
+    """The address for others, with the actual ports where any free one was requested."""
     for scheme, port in ports:
         url = re.sub(rf"\b({scheme}:[^,]*):0(?=,|$)", rf"\g<1>:{port}", url)
     return url
@@ -294,7 +294,7 @@ def _start(
     hang_up: Callable[[], None],
     terminate: Callable[[], None],
 ) -> None:
-    """Start to take part; end in order at SIGTERM and SIGINT; go on at SIGHUP, which a closed
+    """Start to take part; end in order at SIGTERM and SIGINT; continue at SIGHUP, which a closed
     terminal sends, too."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, terminate)
@@ -311,7 +311,7 @@ def _transport(options: BrokerOptions) -> RedundantTransport:
 
 @contextlib.contextmanager
 def _opening() -> Iterator[None]:
-    """What may be wrong with a data directory, each with its exit code."""
+    """Possible faults of a data directory, each with its exit code."""
     try:
         yield
     except StoreBusy as error:

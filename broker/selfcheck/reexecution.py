@@ -17,7 +17,7 @@ from store.errors import StoreError
 
 
 class Reexecution(NamedTuple):
-    """What the store gives at `position`.  `base` is where its checkpoint stands."""
+    """The store's result at `position`. `base` is the position of its checkpoint."""
 
     position: int
     base: int
@@ -31,9 +31,9 @@ class Reexecution(NamedTuple):
 def reexecute(
     local: str, store: Store, position: int, agreed: int, pager: Pager | None = None
 ) -> Reexecution:
-    """Return what `store`, which must reach `position`, gives there.
+    """Return the result of `store`, which must reach `position`, at that position.
 
-    `agreed` is the highest position at which a vote agreed with this member; `pager` that of the
+    `agreed` is the highest position at which a vote agreed with this member; `pager` is that of the
     machine in use.
     """
     saved = store.checkpoint()
@@ -46,7 +46,7 @@ def reexecute(
         for first, entry in store.log(base):
             if first > position:
                 break
-            replica.replay(entry, position, checks=False)  # votes compare what comes out
+            replica.replay(entry, position, checks=False)  # votes compare the result
     except (StoreError, Divergence, ExecutionFailed, ValueError) as error:
         reason = f"the store cannot be re-executed: {error}"
         return Reexecution(position, base, FAILED, bytes(16), 0, [], reason)

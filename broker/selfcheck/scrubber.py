@@ -20,12 +20,12 @@ from store.errors import StoreError, StoreFailed
 SLICE_MESSAGES_MAX = 500
 """About a millisecond."""
 PAUSE_S = 10.0
-"""Between two passes."""
+"""Pause between two passes."""
 DISK_SLICE_BYTES = 4 << 20
 
 
 class MemoryScrubber:
-    """Passes over the machine's state, so many messages a second."""
+    """Passes over the machine's state, at this many messages per second."""
 
     def __init__(self, rate: int, now: float) -> None:
         self.rate = rate
@@ -38,8 +38,8 @@ class MemoryScrubber:
         self._woken_at = now
 
     def wake(self, machine: Machine, now: float) -> Fault | None:
-        """Read as many messages as the pace allows since the last call; return a fault.  Raises
-        `PageLost`, which is the disk's."""
+        """Read as many messages as the pace allows since the last call; return a fault. Raises
+        `PageLost`, which is the disk's fault."""
         budget = min(int((now - self._woken_at) * self.rate), SLICE_MESSAGES_MAX)
         if budget < 1:
             return None
@@ -62,13 +62,13 @@ class MemoryScrubber:
 
 
 class DiskFault(NamedTuple):
-    """What of the store cannot be read as it was written."""
+    """The part of the store that cannot be read as it was written."""
 
     what: str
 
 
 class DiskScrubber:
-    """Passes over a store's checkpoint and entries.  `step` runs on a worker thread."""
+    """Passes over a store's checkpoint and entries. `step` runs on a worker thread."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -77,7 +77,7 @@ class DiskScrubber:
         self._base = 0
 
     def of(self, store: Store) -> DiskScrubber:
-        """Return the scrubber of the store that took this one's place."""
+        """Return a scrubber for the store that replaced this one's."""
         fresh = DiskScrubber(store)
         fresh.counters = self.counters
         return fresh
@@ -96,11 +96,11 @@ class DiskScrubber:
                     return None
         except StoreFailed:
             self._pass = None
-            return None  # it was closed, or a transferred state took its place
+            return None  # it was closed, or replaced by a transferred state
         except StoreError as error:
             self._pass = None
             if self._checkpoint() != self._base:
-                # A newer checkpoint took the place of what was being read.
+                # A newer checkpoint replaced the one being read.
                 self.counters["restarts"] += 1
                 return None
             self.counters["faults"] += 1

@@ -37,17 +37,19 @@ log = logging.getLogger("qpidd")
 
 DISPUTE, SCRUB = "dispute", "scrub"
 DISK_PERIOD_S = 1.0
-"""Between two slices that the disk scrubber reads."""
+"""Time between two slices of the disk scrubber."""
 LOOK_PERIOD_S = 2.0
-"""Between two looks whether the store's file is in its place."""
+"""Time between two checks that the store's file is in its place."""
 ROWS_MAX = 1000
-"""At most so many queues are listed in a piece of evidence."""
+"""The most queues listed in a piece of evidence."""
 DISK_FAULTS_MAX = 3
-"""A disk that is found corrupt so often is not written to any more."""
+"""A disk found corrupt this often is no longer written to."""
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether this says that the member's store is wrong: another one has to give it its state."""
+    """Whether this says that the member's store is wrong, so that it needs another member's
+    state.
+    """
     return isinstance(error, PageDamaged) or isinstance(error.__cause__, PageDamaged)
 
 
@@ -69,7 +71,7 @@ class Supervisor:
         record_vote: Callable[[int, bytes, int, str], None], scrub_rate: int,
         backups: BackupPolicy, loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
-        """Begin, once the member is put together."""
+        """Begin, once the member is assembled."""
         self._controller, self._persister, self._loop = controller, persister, loop
         self._files = FileThread(loop, lambda error: log.critical("ours: %r", error))
         self.evidence.do = self._files.do
@@ -86,7 +88,7 @@ class Supervisor:
         """Our own code, or the disk, raised; return how to stop, and the reason."""
         self._controller.stop_serving()
         lost = error if isinstance(error, PageLost) else error.__cause__
-        if isinstance(lost, PageLost):  # a checkpoint's failure has it as its cause
+        if isinstance(lost, PageLost):  # the failure of a checkpoint has it as its cause
             return Exit.INTERNAL if is_damage(error) else Exit.DISK, str(lost)
         if isinstance(error, StoreError):
             return Exit.INTERNAL, f"the store failed: {error}"
@@ -117,7 +119,7 @@ class Supervisor:
             self.evidence.keep(DISPUTE, {"member": self.member, "settlement": outcome.as_facts()})
 
     def all_counters(self) -> dict[str, int]:
-        """Return the counters of all that is here."""
+        """Return the counters of all parts here."""
         memory, disk = self._memory.counters, self._disk.counters
         return {
             **self.counters,
@@ -140,7 +142,7 @@ class Supervisor:
     def _look_after_the_store(self) -> None:
         if self._loop.time() < self._looks_at:
             return
-        self._looks_at = math.inf  # not before this look is over
+        self._looks_at = math.inf  # not before this check is over
         store = self._persister.store
 
         def look() -> Callable[[], None]:
@@ -150,7 +152,9 @@ class Supervisor:
         self._files.do(look)
 
     def _looked(self, store: LmdbStore, reason: str) -> None:
-        """Believe it when the same store is misplaced twice: one is replaced after a transfer."""
+        """Believe it only when the same store is misplaced twice, because a transfer replaces
+        one.
+        """
         self._looks_at = self._loop.time() + LOOK_PERIOD_S
         if reason and store is self._persister.store and store is self._misplaced:
             self._controller.distrusted(
@@ -182,7 +186,7 @@ class Supervisor:
             done.add_done_callback(self._disk_read)
 
     def _on_memory_fault(self, fault: Fault) -> None:
-        """This member's memory is not trusted any more: stop, and start again from the disk."""
+        """This member's memory is no longer trusted: stop, and restart from the disk."""
         history = self._controller.replica.history
         facts: Facts = {
             "member": self.member, "where": fault.where, "what": fault.what,
@@ -225,7 +229,7 @@ class Supervisor:
     # -- votes -----------------------------------------------------------------------------------
 
     def voted(self, verdict: DigestVerdict) -> None:
-        """Record a verdict; re-execute where it is split."""
+        """Record a verdict; re-execute if it is split."""
         if verdict.divergent:
             log.critical(
                 "digest vote at position %d: %s computed something else than the majority",
@@ -251,7 +255,7 @@ class Supervisor:
             self._disputed, self._last_reexecuted = verdict, verdict.position
 
     def _reexecute(self, verdict: DigestVerdict) -> None:
-        """On a worker thread, while the ring runs on."""
+        """On a worker thread, while the ring keeps running."""
         self._disputed = None
         future = self._loop.run_in_executor(
             None, reexecute, self.member, self._persister.store, verdict.position,
@@ -261,7 +265,7 @@ class Supervisor:
 
     def _reexecuted(self, verdict: DigestVerdict, done: asyncio.Future[Reexecution]) -> None:
         position, error = verdict.position, done.exception()
-        if error is not None:  # whatever it was: this member cannot reproduce its state
+        if error is not None:  # whatever it is: this member cannot reproduce its state
             log.critical("re-executing this member's store failed", exc_info=error)
             found = Reexecution(position, 0, FAILED, bytes(16), 0, [], repr(error))
         else:

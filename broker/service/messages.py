@@ -23,7 +23,7 @@ from broker.options.logs import LogOptions
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(cluster)s%(message)s"
 WAITING_MAX = 10_000
-"""So many messages may wait for a disk or a reader; those that follow are dropped."""
+"""Messages that may wait for a disk or a reader; further ones are dropped."""
 
 
 class LogFileError(Exception):
@@ -31,7 +31,7 @@ class LogFileError(Exception):
 
 
 class _Json(logging.Formatter):
-    """One object a line.  The keys are a format that programs read."""
+    """One object per line. The keys are a format that programs read."""
 
     def format(self, record: logging.LogRecord) -> str:
         where = str(getattr(record, "cluster", "")).strip()
@@ -55,7 +55,7 @@ _Records = queue.SimpleQueue[logging.LogRecord | _Switch | None]
 
 
 class _Hand(logging.handlers.QueueHandler):
-    """Puts records into the queue, with what stands before them as it is now."""
+    """Puts records into the queue, with their present prefix."""
 
     def __init__(self, records: _Records) -> None:
         super().__init__(records)
@@ -69,7 +69,7 @@ class _Hand(logging.handlers.QueueHandler):
 
 
 class Messages:
-    """Everything that is logged from here on, until `end`.  Raises LogFileError."""
+    """Handles everything that is logged from here on, until `end`. Raises LogFileError."""
 
     def __init__(self, options: LogOptions) -> None:
         self._queue: _Records = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class Messages:
 
     @property
     def prefix(self) -> Callable[[], str]:
-        """What stands before each message, asked when it is logged."""
+        """The prefix of each message, computed when it is logged."""
         return self._hand.prefix
 
     @prefix.setter
@@ -94,8 +94,8 @@ class Messages:
     def reopen(self, options: LogOptions) -> Callable[[], None]:
         """Open the file again, or another one; blocks, so call it on a thread.
 
-        Return what puts it in force, to be called on the loop.  Raises LogFileError, and what was
-        open stays so.
+        Return the function that puts it in force, to be called on the loop. Raises LogFileError,
+        and the open file stays in use.
         """
         stream = _opened(options)
 
@@ -106,7 +106,7 @@ class Messages:
         return switch
 
     def end(self, patience_s: float) -> None:
-        """Write what waits, for so long at most."""
+        """Write the waiting messages, for at most this long."""
         logging.getLogger().removeHandler(self._hand)
         self._queue.put(None)
         self._thread.join(patience_s)
@@ -118,7 +118,7 @@ class Messages:
                 self._stream, self._format = record[0], _format(record[1])
                 continue
             line = self._format.format(record) + "\n"
-            # A full disk, a reader that is gone: the broker goes on.
+            # A full disk, or a reader that is gone: the broker continues.
             with contextlib.suppress(OSError, ValueError):
                 self._stream.write(line.encode(errors="backslashreplace"))
                 self._stream.flush()
@@ -137,14 +137,14 @@ def _opened(options: LogOptions) -> BinaryIO:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        return open(path, "ab", buffering=0, opener=_make)  # nothing is kept that failed
+        return open(path, "ab", buffering=0, opener=_make)  # nothing of a failed write is kept
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise LogFileError(f"--log-file {path}: {why}") from None
 
 
 def _make(path: str, flags: int) -> int:
-    """Not for everybody: the log of a first start has the administrator's password."""
+    """Not readable by everybody: the log of a first start has the administrator's password."""
     return os.open(path, flags, 0o640)
 
 

@@ -12,11 +12,11 @@ import socket
 from collections.abc import Callable, Mapping
 
 IDLE_S = 5.0
-"""How often the state is looked at where no watchdog asks for more."""
+"""How often the state is checked if no watchdog requires more."""
 
 
 class ServiceManager:
-    """The manager that started this process, if it wants to know of it."""
+    """The manager that started this process, if it wants notices."""
 
     def __init__(
         self,
@@ -31,19 +31,19 @@ class ServiceManager:
         self._said = ""
         self._ready = False
         self.watchdog_s = 0.0
-        """Within how long the manager wants to hear of us; 0: never."""
+        """The manager's watchdog time; 0: none."""
         if environment.get("WATCHDOG_PID", str(pid)) == str(pid):
             text = environment.get("WATCHDOG_USEC", "")
             self.watchdog_s = int(text) / 1_000_000 if text.isascii() and text.isdigit() else 0.0
         if self._address[:1] in ("/", "@"):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
-        # What this process starts is not the service.
+        # Processes started by this one are not the service.
         for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
             os.environ.pop(name, None)
 
     def ready(self, status: Callable[[], str]) -> None:
-        """The service is up, or waits to lead.  `status` is asked from here on."""
+        """The service is up, or waits to lead. `status` is called from here on."""
         self._status = status
         if self._socket is not None and not self._ready:
             self._ready = True
@@ -51,14 +51,14 @@ class ServiceManager:
             self._beat()
 
     def stopping(self) -> None:
-        """It ends, in order."""
+        """The service ends in order."""
         self._send("STOPPING=1", f"STATUS={_line(self._status())}")
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def _beat(self) -> None:
-        """Called by the loop: a loop that stands still sends nothing, which is the point."""
+        """Called by the loop: a hanging loop sends nothing, which is the point."""
         if self._socket is None:
             return
         said = _line(self._status())
@@ -76,5 +76,5 @@ class ServiceManager:
 
 
 def _line(text: str) -> str:
-    """One line of it: what follows would be read as other names."""
+    """Its first line: further lines would be read as other names."""
     return text.splitlines()[0][:200] if text else ""

@@ -15,15 +15,16 @@ from broker.machine.state import Channel, Held, Queue
 from broker.timers.ticker import Clocked
 
 LOOK_S = 0.5
-"""Between two looks at the same channel, so much later a timeout may come."""
+"""Time between two looks at the same channel, by which a timeout may come late."""
 CHANNELS_MAX = 500
-"""Channels that are looked at in one step."""
+"""Channels looked at in one step."""
 MARKS_MAX = 64
-"""Times that are kept of a channel: a timeout comes later by so small a part of itself.  Of more
-every second one goes, so that long limits beside short ones come later by a part twice as large."""
+"""Times kept of a channel, which bound by what fraction of itself a timeout may come late. Beyond
+this every second one is dropped, so that long limits beside short ones come late by twice that
+fraction."""
 STEP_S_MAX = 1.0
-"""Of the time between two steps no more counts: this process was paused, and what clients had sent
-before is read only after the step."""
+"""No more than this counts of the time between two steps: if it was longer this process was paused,
+and what clients sent before is read only after the step."""
 REFUSED = 406
 
 
@@ -31,7 +32,7 @@ Refuse: TypeAlias = Callable[[int, int, int, str], None]
 
 
 class Mark(NamedTuple):
-    """What was delivered with a tag below this one was delivered before that time."""
+    """Deliveries with a tag below this one were made before that time."""
 
     tag: int
     at: float
@@ -40,8 +41,8 @@ class Mark(NamedTuple):
 class ConsumerTimeouts:
     """Looks at the channels of this member's clients, some of them at each step.
 
-    `refuse` closes a channel: connection, channel, reply code and text.  `default_s`: for queues
-    that say nothing themselves; 0: these have no limit.
+    `refuse` closes a channel: connection, channel, reply code and text. `default_s`: for queues
+    without their own limit; 0: these have none.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ConsumerTimeouts:
         self._next_look = self._woke_at = 0.0
 
     def wake(self, now: float) -> None:
-        """Called some times a second."""
+        """Called several times a second."""
         controller, machine = self._controller, self._controller.replica.machine
         paused_s, self._woke_at = now - self._woke_at - STEP_S_MAX, now
         if paused_s > 0:
@@ -85,7 +86,7 @@ class ConsumerTimeouts:
             return
         limits = [self._limit_s(one.queue) for one in channel.consumers.values()]
         oldest, held = next(iter(channel.unacked.items()))
-        limits.append(self._limit_s(held[0]))  # its consumer may be cancelled, or it was got
+        limits.append(self._limit_s(held[0]))  # its consumer may be cancelled, or it was a get
         shortest_s = min((self._default_s or float("inf"), *limits))
         marks = self._marks.setdefault(key, deque())
         while marks and marks[0].tag <= oldest:
@@ -101,7 +102,7 @@ class ConsumerTimeouts:
     def _find_overdue(
         self, key: tuple[int, int, int], channel: Channel, marks: list[Mark], now: float
     ) -> None:
-        """Several queues may have several limits."""
+        """Queues may have different limits."""
         place = 0
         for tag, held in channel.unacked.items():
             while place < len(marks) and marks[place].tag <= tag:

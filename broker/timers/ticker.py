@@ -24,24 +24,26 @@ from vsync.primary.component import Primary
 from vsync.types import Member
 
 GRID_US = 500_000
-"""All tick when the machine's time goes beyond a multiple of this, while something may expire."""
+"""All members tick when the machine's time passes a multiple of this, while something may
+expire.
+"""
 NEAR_S = 0.01
-"""Between two ticks for what is due, and for what clients send."""
+"""Time between two ticks for what is due, and for clients' commands."""
 TICK_S = 0.095
-"""The same where more is due than goes at one tick, or the others' clocks are behind; the timers
-may be woken a little early."""
+"""The same when more is due than one tick handles, or the others' clocks are behind; the timers may
+be woken a little early."""
 TICK_LOST_S = 1.0
-"""A tick that did not come back for so long will not: its view ended."""
+"""A tick that has not come back after this time never will: its view ended."""
 LOOK_S_MIN = 0.001
 AHEAD_S = 0.015
-"""The horizon is moved further ahead than what is submitted takes, or each turn of clients' work
+"""The horizon is moved further ahead than a submission takes; otherwise each turn of clients' work
 would need a tick."""
 TRIP_S_MIN, TRIP_S_MAX = 0.002, 0.2
 TRIP_WEIGHT = 0.4
-"""Of the last tick, in the average of what ticks take from here until they are applied here."""
+"""Weight of the last tick in the average time from sending a tick to applying it here."""
 CREPT_S = 0.02
-"""A clock that is so much ahead of the machine's time, beside what ticks take, is set back: a fast
-one would draw the horizon away from the others."""
+"""A clock that is this far ahead of the machine's time, beyond what ticks take, is set back: a fast
+clock would draw the horizon away from the others."""
 
 
 class Reached(Protocol):
@@ -52,7 +54,7 @@ class Reached(Protocol):
 
 
 class Clocked(Protocol):
-    """What a clock knows of its member: the part of the controller that it needs."""
+    """A clock's view of its member: the part of the controller that it needs."""
 
     me: Member
     primary: Primary
@@ -60,17 +62,17 @@ class Clocked(Protocol):
 
     @property
     def replica(self) -> Reached:
-        """It may be another one after a transfer."""
+        """May be replaced by a transfer."""
 
     def submit(self, commands: list[Command]) -> None:
-        """Put commands of this member's own into the order."""
+        """Submit this member's own commands to the order."""
 
     def flush(self) -> None:
-        """Give the ring what waits for room in its queue."""
+        """Give the ring payloads that waited for room in its queue."""
 
 
 class Ticker:
-    """Sends one tick at a time, and only while time is wanted."""
+    """Sends one tick at a time, and only while time is needed."""
 
     def __init__(self, controller: Clocked, now: float) -> None:
         self._controller = controller
@@ -83,8 +85,8 @@ class Ticker:
         self._trip_s = NEAR_S
 
     def turn(self, now: float, *, busy: bool) -> float | None:
-        """Tick if it is time; return after how many seconds to look again: None if a turn, or the
-        next beat, is soon enough.  `busy`: before a turn of work in which what clients sent will be
+        """Tick if it is time; return the seconds until the next look, or None if a turn, or the
+        next beat, is soon enough. `busy`: before a turn of work in which clients' commands will be
         submitted."""
         controller, machine = self._controller, self._controller.replica.machine
         if self._under_way:
@@ -107,7 +109,7 @@ class Ticker:
         return None
 
     def _look(self, now: float) -> None:
-        """How far the clock is, with what was applied since the last look."""
+        """Return the clock's time, taking into account what was applied since the last look."""
         controller, replica = self._controller, self._controller.replica
         machine, position = replica.machine, replica.history.position
         if replica is not self._replica:  # a received state, of which this clock knows nothing yet
@@ -126,7 +128,7 @@ class Ticker:
         self._position, self._machine_us = position, machine.now_us
 
     def _find_applied(self, now: float) -> None:
-        """The last tick may have been applied here: what it took, the next ones may take."""
+        """The last tick may have been applied here: later ones may take as long."""
         clock = self._controller.replica.machine.clocks.get(self._controller.me.name)
         if clock is not None and self._sent is not None and clock.applied == self._sent.applied:
             self._under_way = False
@@ -134,7 +136,7 @@ class Ticker:
             self._trip_s += TRIP_WEIGHT * (trip_s - self._trip_s)
 
     def _delay_s(self, now: float, busy: bool) -> float | None:
-        """After how many seconds to tick; None: something comes before that."""
+        """Seconds until the next tick; None: something else comes before."""
         machine, reached_us = self._controller.replica.machine, self._reached_us
         waited_s = now - self._sent_at
         if self._under_way:
@@ -142,7 +144,7 @@ class Ticker:
         clock = machine.clocks.get(self._controller.me.name)
         if machine.due_in_us <= 0 or (
             clock is not None and clock.reached_us >= machine.now_us + machine.due_in_us
-        ):  # more was due than goes at one tick, or the others' clocks are behind
+        ):  # more was due than one tick handles, or the others' clocks are behind
             return TICK_S - waited_s
         due_us = machine.now_us + machine.due_in_us
         last_us = clock.reached_us if clock is not None else -1  # what was taken of the last claim

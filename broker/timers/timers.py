@@ -17,7 +17,7 @@ SHUTDOWN_WAIT_S = 5.0
 
 
 class Watch(Protocol):
-    """Something else that is woken as often."""
+    """Another duty that is woken as often."""
 
     def wake(self, now: float) -> None:
         """Do what is due."""
@@ -41,7 +41,7 @@ class Timers:
         self.voter_changes = VoterChanges(controller)
 
     def limit_consumers(self, refuse: Refuse, default_s: float) -> None:
-        """From now on close the channels that hold a delivery for too long."""
+        """From now on close channels that hold a delivery for too long."""
         self._consumer_timeouts = ConsumerTimeouts(self._controller, refuse, default_s)
 
     def wake(self, now: float) -> None:
@@ -49,7 +49,7 @@ class Timers:
         controller = self._controller
         if controller.patient and now - self._started_at > PATIENCE_S:
             controller.patience_ended()
-        if not controller.replica.half_way:  # else the state is that of no position
+        if not controller.replica.half_way:  # otherwise the state is not that of any position
             self._wake_by_state(now)
         self._join_refusal.wake(now)
         controller.flush()
@@ -65,9 +65,10 @@ class Timers:
         self.voter_changes.wake(now)
 
     def _find_shutdown(self) -> None:
-        """A state that was received may end with the shutdown of all; a start forgets an old one.
+        """A received state may end with the shutdown of all; a start forgets an old one.
 
-        (Each activation takes it out of the state, and who `ran` has applied one since its start.)
+        (Each activation removes it from the state, and a member that `ran` has applied one since
+        its start.)
         """
         controller = self._controller
         shutdown_id = controller.replica.machine.shutdown_id

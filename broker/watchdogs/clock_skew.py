@@ -24,15 +24,15 @@ PREFIX = b"K"
 ASK, ANSWER = 1, 2
 CHECK_S = 5.0
 HURRY_S = 0.2
-"""How often others are asked: usually, and while a member that starts waits for their answers."""
+"""How often others are asked: usually, and while a starting member waits for their answers."""
 WAIT_S = 1.0
-"""How long a member that starts waits for all answers; after that it goes on with those it has."""
+"""How long a starting member waits for all answers; then it continues with those it has."""
 ROUND_TRIP_S_MAX = 1.0
-"""A slower answer is ignored: somebody was paused."""
+"""A slower answer is ignored, because one side was paused."""
 
 
 class Reading(NamedTuple):
-    """What is known of another member's clock: it is so much ahead of mine."""
+    """A reading of another member's clock: how far it is ahead of this member's."""
 
     ahead_s: float
     runs: bool  # whether it has been part of a primary view
@@ -109,7 +109,7 @@ class ClockSkew:
         self.readings[sender] = Reading(ahead_s, bool(runs))
         self.counters["readings"] += 1
         if not self._asked:
-            self._raise_alarms()  # half a round of readings would name the wrong ones
+            self._raise_alarms()  # half a round of readings would name the wrong members
 
     # -- at the start ----------------------------------------------------------------------------
 
@@ -119,10 +119,10 @@ class ClockSkew:
         return self._ran() or known or now >= self._waits_until
 
     def refusal(self) -> str:
-        """Why this member may not join; empty when it may.
+        """Why this member may not join; empty if it may.
 
-        The cluster's time is that of the members that run.  Where none does, it is that of all who
-        are here; of two that differ nobody knows who is right, so neither is refused then.
+        The cluster's time is that of the running members. If none runs, it is that of all members
+        present; of two that differ nobody knows which is right, so then neither is refused.
         """
         if self._ran():
             return ""
@@ -141,7 +141,9 @@ class ClockSkew:
     # -- all -------------------------------------------------------------------------------------
 
     def off_s(self) -> dict[str, float]:
-        """Return how far each known clock is ahead of the middle of all, mine included."""
+        """Return how far each known clock is ahead of the middle of all, including this
+        member's.
+        """
         ahead = {m.name: r.ahead_s for m, r in self.readings.items()} | {self._me.name: 0.0}
         low, high = _middle(list(ahead.values()))
         return {n: a - min(max(a, low), high) for n, a in ahead.items()}
@@ -157,7 +159,7 @@ class ClockSkew:
 
 
 def _middle(values: list[float]) -> tuple[float, float]:
-    """The median; of an even number both values in the middle."""
+    """The median; for an even number both values in the middle."""
     values.sort()
     return values[(len(values) - 1) // 2], values[len(values) // 2]
 

@@ -26,36 +26,36 @@ SOFT_SHARE = 0.1
 """The first bound, as a share of the last one."""
 HOLD_S_MAX = 0.05
 HOLD_S_MIN = 0.002
-"""How long a token is kept: at the first bound, and from half of the last bound on."""
+"""How long a token is held: at the first bound, and from half of the last bound on."""
 PAUSE_S = 0.5
-"""When nobody looked for so long this process was stopped: the disk is not to blame."""
+"""If nobody looked for this long the process was stopped, and the disk is not to blame."""
 
 
 NO_LAG = CommitLag(0, 0, 0.0)
 
 
 class PrimaryMark(Protocol):
-    """What is looked at of the primary view."""
+    """The primary view, as seen here."""
 
     @property
     def active(self) -> bool:
         """Whether the view is primary."""
 
     def durable_elsewhere(self) -> int:
-        """Return the position that those have made durable who can go on without this member."""
+        """Return the position that is durable at members who can continue without this one."""
 
 
 class PageLag:
-    """Since when nothing can be applied, as messages that are on disk are not given back, or since
-    when a view waits for what is applied before it."""
+    """Since when nothing can be applied, because the disk does not return messages, or since when a
+    view waits for what must be applied before it."""
 
     def __init__(self, unapplied: Callable[[], Unapplied], clock: Callable[[], float]) -> None:
         self._unapplied, self._clock = unapplied, clock
-        self._pause = 0  # number of the pause that was seen last
+        self._pause = 0  # number of the last pause seen
         self._since = self._held_back_since = 0.0
 
     def look(self) -> CommitLag:
-        """Return it in the terms of commits that wait."""
+        """Return it in the form of waiting commits."""
         unapplied, now = self._unapplied(), self._clock()
         if not unapplied.held_back:
             self._held_back_since = now
@@ -67,14 +67,14 @@ class PageLag:
 
 
 class DurableProgress:
-    """Since when those who can go on without this member have made nothing more durable."""
+    """Since when members who can continue without this one have made nothing more durable."""
 
     def __init__(self) -> None:
         self._position = -1
         self._since = 0.0
 
     def look(self, primary: PrimaryMark, now: float) -> float:
-        """Return for how long; 0 outside of a primary view, where the others wait for this one."""
+        """Return for how long; 0 outside a primary view, where the others wait for this member."""
         position = primary.durable_elsewhere() if primary.active else -1
         if position != self._position or position < 0:
             self._position, self._since = position, now
@@ -103,8 +103,9 @@ class DiskLag:
     ) -> str:
         """Throttle as the lag demands; return why this member must leave, or nothing.
 
-        `stuck_s`: for so long nobody has made more durable who can go on without this member.
-        `pages`: the lag of what cannot be applied, as the disk does not give it back.
+        `stuck_s`: for how long members who can continue without this one have made nothing more
+        durable. `pages`: the lag of commands that cannot be applied because the disk does not
+        return their messages.
         """
         lag = commits.beside(pages)
         if self._looked_at is None or now - self._looked_at > PAUSE_S:

@@ -19,32 +19,35 @@ from typing import Protocol
 from broker.watchdogs.resource_gauge import own_bytes
 
 SLICE_MESSAGES = 2_048
-"""Freed in one turn of the loop: less than a millisecond."""
+"""Messages freed in one turn of the loop: less than a millisecond."""
 TRIM_MESSAGES = 16_384
-"""Freed between two trims: a trim takes a few milliseconds of processor then."""
+"""Messages freed between two trims: a trim then takes a few milliseconds of processor time."""
 TRIM_S_MIN, TRIM_S_MAX = 5.0, 600.0
-"""How long after one trim the next one comes, while they yield something and while they do not."""
+"""Time from one trim to the next, while they yield something and while they do not."""
 YIELD_BYTES_MIN = 8 << 20
 TRIM_S_LONG = 0.02
-"""A trim that takes so much processor found memory in small pieces: the next one can wait."""
+"""A trim that takes this much processor time found memory in small pieces: the next one can
+wait.
+"""
 REST_S, REST_SHARE = 10.0, 0.2
-"""The loop rests when it has used no more than this share of a processor for so long."""
+"""The loop rests when it has used no more than this share of a processor for this long."""
 _M_ARENA_MAX = -8
 
 
 class Purged(Protocol):
-    """Whose purged messages are freed: the machine."""
+    """The machine, whose purged messages are freed."""
 
     @property
     def discarded(self) -> Sequence[object]:
-        """What is to be freed."""
+        """Content to be freed."""
 
     def free(self, count: int) -> int:
-        """Free up to so many messages; return how many."""
+        """Free up to this many messages; return how many."""
 
 
 class FreedMemory:
-    """Frees what was purged, and gives freed memory back. `wake` is called with the loop's time."""
+    """Frees purged messages, and returns freed memory to the system. `wake` is called with the
+    loop's time."""
 
     def __init__(
         self,
@@ -57,12 +60,12 @@ class FreedMemory:
         self._freed = 0  # messages since the last trim
         self._trimming = False
         self._pace_s, self._due = TRIM_S_MIN, 0.0
-        self._looked = 0.0, 0.0  # when, and what the loop had worked by then
+        self._looked = 0.0, 0.0  # time, and the loop's processor time by then
         self._busy_at: float | None = 0.0  # None: it has rested since, and that was noticed
         self.counters = {"trims": 0, "trimmed_bytes": 0, "freed_messages": 0}
 
     def slice(self, machine: Purged) -> bool:
-        """Free a slice of what was purged; True while there is more to do."""
+        """Free a slice of the purged messages; True while there is more to do."""
         if not machine.discarded or self._trimming:
             return False  # the end of the trim is noticed at the next beat
         freed = machine.free(SLICE_MESSAGES)
@@ -74,12 +77,12 @@ class FreedMemory:
         return not self._trimming
 
     def soon(self) -> None:
-        """Much was freed elsewhere, by a transfer for instance."""
+        """Much was freed elsewhere, for example by a transfer."""
         self._pace_s, self._due = TRIM_S_MIN, 0.0
 
     def wake(self, now: float, worked_s: float) -> None:
-        """Give back what became free, if it is time. `worked_s`: the processor's time that the
-        loop's thread has used so far."""
+        """Return freed memory, if it is time. `worked_s`: the processor time used so far by the
+        loop's thread."""
         (looked, worked_before), self._looked = self._looked, (now, worked_s)
         if worked_s - worked_before > REST_SHARE * (now - looked):
             self._busy_at = now
@@ -110,8 +113,8 @@ class FreedMemory:
 
 
 def share_one_heap() -> None:
-    """From here on no thread gets a heap of its own from the C library, if it can be told so. To be
-    called before there are threads; those of a broker allocate little but under one lock."""
+    """From here on no thread gets its own heap from the C library, if the library supports that.
+    Call it before there are threads; those of a broker allocate little except under one lock."""
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is not None:
         tell(_M_ARENA_MAX, 1)

@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable
 
 LONG_S = 0.005
-"""Of the processor's time: what is found alive by a full collection that takes longer is put aside.
-What comes before the next one makes that no more than some three times as long."""
+"""Processor time: if a full collection takes longer, the objects it has found alive are put aside.
+Objects created before the next one make that no more than some three times as long."""
 THRESHOLDS = 3_000, 1, 1
-"""A full collection comes after some 20,000 new objects, where it would come after 85,000, or a
-quarter of all. Young ones come a quarter as often as the interpreter's own: while an item of 300
-messages is applied at the member that has their clients, more objects come than its 700."""
+"""A full collection comes after some 20,000 new objects; by default it would come after 85,000, or
+a quarter of all. Young collections come a quarter as often as by default: applying an item of 300
+messages at the member of their clients creates more objects than the default of 700."""
 FULL = 2
 
 
 class FullCollections:
-    """Watches the interpreter's garbage collections, of all threads."""
+    """Watches the interpreter's garbage collections, in all threads."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class FullCollections:
         self.counters = {"full": 0, "put_aside": 0, "longest_ms": 0}
 
     def begin(self) -> None:
-        """What is there now (modules, a state read from the store) is put aside: to look at the
+        """Put the present objects aside (modules, a state read from the store): looking at the
         modules alone takes 40 ms. From now on collections are watched."""
         gc.collect()
         self._freeze()
-        gc.collect()  # of next to nothing: else a quarter of the above had to come before another
+        gc.collect()  # of almost nothing: otherwise a quarter of the above would have to come first
         self._set_thresholds(*THRESHOLDS)
         gc.callbacks.append(self.watch)
 

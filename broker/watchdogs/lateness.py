@@ -14,7 +14,7 @@ WINDOW_S = 600.0
 
 @record
 class Recent:
-    """A sum over the window; of nothing all is 0."""
+    """A sum over the window; without events everything is 0."""
 
     times: int = 0
     sum_s: float = 0.0
@@ -29,13 +29,13 @@ class Recent:
 
 
 class Lateness:
-    """Remembers each time that something came late."""
+    """Remembers each late event."""
 
     def __init__(self) -> None:
         self._late: deque[tuple[float, float, str]] = deque()
 
     def add(self, at: float, late_s: float, cause: str = "") -> None:
-        """It was noticed now that something is, or took, so much longer."""
+        """Something is late, or took this much longer, as noticed now."""
         self._late.append((at, late_s, cause))
         self._forget(at)
 

@@ -19,15 +19,15 @@ from broker.watchdogs.lateness import Lateness
 WORK, MEMORY, PROCESSOR = (
     "a long piece of work", "memory was paged out", "no processor was given",
 )  # fmt: skip
-"""The causes; of the last one also whoever stopped the process."""
+"""The causes; the last one also covers a process that was stopped by somebody."""
 MS_PER_FAULT = 20
-"""A page that has to be read costs so much on a slow or busy disk."""
+"""The cost of reading one page on a slow or busy disk."""
 QUIET_S = 1.0
-"""For so long after a sentence the next pauses are only counted."""
+"""For this long after a sentence further pauses are only counted."""
 
 
 class ProcessPauses:
-    """Judges one loop, which is expected to call `look` every `every_s`."""
+    """Watches one loop, which is expected to call `look` every `every_s`."""
 
     def __init__(self, every_s: float, bound_s: float) -> None:
         """Only pauses beyond `bound_s` count."""

@@ -17,18 +17,18 @@ from vsync.types import Member, RingId
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 SLEEP_S = 0.01
-"""A jump of one clock against the other by more than this means that the machine slept."""
+"""If one clock jumps against the other by more than this the machine slept."""
 
 
 def boot_clock() -> float:
-    """Seconds, also those in which the machine slept; the same as monotonic where unknown."""
+    """Seconds including those in which the machine slept; the same as monotonic where unknown."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
 def boot_clock_name() -> str:
-    """Which clock that is: processes with one name go by one clock; "": that is not known.
+    """The name of that clock: processes with the same name use the same clock; "": unknown.
 
-    It counts from the start of a kernel, or as a namespace of it has it.
+    It counts from the start of a kernel, or as its namespace sets it.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -39,7 +39,7 @@ def boot_clock_name() -> str:
 
 
 class ReplyLease:
-    """Asked before anything is written to clients.  The clocks are given; both count seconds."""
+    """Consulted before anything is written to clients. The clocks are given; both count seconds."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ReplyLease:
         boot: Callable[[], float] = boot_clock,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`leads`: whether the store is this process's at this moment."""
+        """`leads`: whether the store is this process's now."""
         self._lease, self._clock, self._boot_clock, self._leads = lease, clock, boot, leads
         self._ahead = boot() - clock()
         self._slept_until = -math.inf
@@ -58,13 +58,13 @@ class ReplyLease:
         now = self._clock()
         ahead = self._boot_clock() - now
         if ahead - self._ahead > SLEEP_S:
-            # The clock of the ring stood still while the machine slept: only what is new counts.
+            # The ring's clock stood still while the machine slept: only newer tokens count.
             self._slept_until = now
         self._ahead = ahead
         return self._leads() and self._lease.holds(ring, now, self._slept_until)
 
     def silent_in(self, members: Collection[Member]) -> float:
-        """Return in how many seconds all that are not in `members` have stopped replying.
+        """Return in how many seconds all members not in `members` have stopped replying.
 
         A promise of a new epoch waits for that.
         """

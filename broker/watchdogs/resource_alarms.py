@@ -18,36 +18,36 @@ from vsync.quorum.reconfiguration import go_on
 
 ROOM_BYTES = 256_000_000
 ROOM_SHARE = 0.1
-"""What is to be free by default: so much, or this share of a smaller file system, and room for one
-more checkpoint."""
+"""The space that must be free by default: this much, or this share of a smaller file system, plus
+room for one more checkpoint."""
 CLEAR_SHARE = 0.1
-"""How much more than the limit ends an alarm, so that it does not come and go."""
+"""How far above the limit an alarm ends, so that it does not flap."""
 LEAVE_AFTER_S = 5.0
-"""How long a member with a full disk looks whether those of the others become full as well."""
+"""How long a member with a full disk watches whether the others' disks become full as well."""
 
 SUBJECTS = {DISK: "free disk space", MEMORY: "memory", FULL: "disk"}
 
 RELIEF_S = 5.0
-"""How often a member low on disk looks whether a checkpoint would make room."""
+"""How often a member low on disk checks whether a checkpoint would make room."""
 RELIEF_BYTES = 1 << 20
 
 Limit = int | float | None
-"""Bytes, or a share; 0: no alarm; None: the default that depends on the disk and the state."""
+"""Bytes, or a share; 0: no alarm; None: the default, which depends on the disk and the state."""
 
 
 class Reading(NamedTuple):
-    """What there is, in bytes."""
+    """Measured amounts, in bytes."""
 
     room: int
-    """Free on the file system of the data directory, or to be used again in the store."""
+    """Free on the data directory's file system, or reusable in the store."""
     disk: int
     """Size of that file system."""
     used: int
     """Memory that this process holds."""
     memory: int
-    """What it may hold: of the machine, or of its control group."""
+    """The limit of that memory: the machine's, or its control group's."""
     owed: int = 0
-    """What the reserve lacks; publishers must not use it up, so no limit is below it."""
+    """Space that the reserve lacks; publishers must not use it up, so no limit is below it."""
 
 
 class ResourceAlarms:
@@ -65,13 +65,13 @@ class ResourceAlarms:
         self._relief_due = 0.0
 
     def set_limits(self, disk_free: Limit, memory: Limit) -> None:
-        """Measure by other limits; what is on by the old ones is judged anew."""
+        """Use other limits; present alarms are judged anew."""
         self._disk_free, self._memory = disk_free, memory
         for subject in (DISK, MEMORY):
             self.own.pop(subject, None)
 
     def look(self, reading: Reading | None, full: str) -> None:
-        """Take a reading, None where there is none yet; and what cannot be written, or nothing."""
+        """Take a reading, None if there is none yet; and the reason why writes wait, or nothing."""
         if reading is not None:
             self.counters["room_mb"] = reading.room // 1_000_000
             self.counters["memory_mb"] = reading.used // 1_000_000
@@ -106,7 +106,7 @@ class ResourceAlarms:
             self.own.pop(subject, None)
 
     def order(self, controller: Controller) -> None:
-        """Put what changed into the order."""
+        """Submit the changes to the order."""
         if not controller.serving:
             return
         session = controller.submissions.session
@@ -134,8 +134,8 @@ class ResourceAlarms:
     def must_leave(self, controller: Controller, now: float) -> str:
         """Why this member leaves; empty: it stays.
 
-        Its disk is full and the members whose disks are not can go on: a quorum, or the other one
-        of a pair. Where they cannot, all wait for space.
+        Its disk is full, and the members whose disks are not can continue: a quorum, or the other
+        member of a pair. If they cannot, all wait for space.
         """
         me = controller.me.name
         alarms = controller.replica.machine.alarms
@@ -156,7 +156,7 @@ class ResourceAlarms:
 
 
 def of_all(controller: Controller) -> dict[str, str]:
-    """Return the alarms in force, of all members, by a name for each."""
+    """Return the alarms in force, of all members, by name."""
     return {
         f"{SUBJECTS[subject]} of {name}": f"{WORDS[subject]}: {detail} at {name}; publishers "
         "are blocked"
@@ -169,5 +169,5 @@ def _amount(limit: Limit, whole: int) -> int:
 
 
 def _size(count: int) -> str:
-    """In the unit that an operator types."""
+    """A size in the unit that an operator types."""
     return f"{count / 1e9:.2f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"

@@ -26,12 +26,13 @@ from store.lmdb_store import LmdbStore
 
 PERIOD_S = 0.2
 QUIET_PERIOD_S = 1.0
-"""Where nothing was committed since the last look: what fills disk and memory goes to the store."""
+"""The period when nothing was committed since the last look: everything that fills disk and memory
+goes to the store."""
 LOOKS_PER_REPORT = 10
-"""The interpreter's report, and what a start would read, take most of a look: they are asked for in
-each so many looks, and earlier when the process has grown or shrunk."""
+"""The interpreter's report, and the amount that a start would read, take most of a look. They are
+requested once in this many looks, and earlier when the process has grown or shrunk."""
 GROWTH_BYTES = 8 << 20
-"""By so much."""
+"""By this much."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _GROUP_ROOT = Path("/sys/fs/cgroup")
 _ARENAS = re.compile(rb"^\d+ arenas \* \d+ bytes/arena += +([\d,]+)$", re.MULTILINE)
@@ -42,10 +43,10 @@ class ResourceGauge:
     """Keeps the last reading; None before the first."""
 
     def __init__(self, store: Callable[[], LmdbStore], reserve: Reserve) -> None:
-        """Measures the file system of `reserve`, and keeps it where there is room."""
+        """Measures the file system of `reserve`, and keeps the reserve while there is room."""
         self.reading: Reading | None = None
         self.bytes_to_start = 0
-        """What a start would read of the store: about what a checkpoint takes."""
+        """The amount that a start would read from the store: about the size of a checkpoint."""
         self._store, self._reserve = store, reserve
         self._memory = memory_allowed()
         self._own = self._idle = 0  # the process's own memory at the last report, and the idle part
@@ -59,7 +60,7 @@ class ResourceGauge:
         self._thread.start()
 
     def close(self) -> None:
-        """Read no more; does not wait for a file system that hangs."""
+        """Stop reading; does not wait for a hanging file system."""
         self._over.set()
 
     def _run(self) -> None:
@@ -72,15 +73,15 @@ class ResourceGauge:
             self._over.wait(pause_s)
 
     def pause_s(self) -> float:
-        """How long the next look may wait.  Once a look."""
+        """How long the next look may wait. Called once per look."""
         before, self._position = self._position, self._store().meta.position
         return PERIOD_S if self._position != before else QUIET_PERIOD_S
 
     def look(self) -> None:
-        """Read now, and keep the reserve where there is room."""
+        """Read now, and keep the reserve while there is room."""
         found = os.statvfs(self._reserve.path.parent)
         free = found.f_bavail * found.f_frsize
-        # Pages that lie scattered cannot hold what is large: half of them count.
+        # Scattered pages cannot hold large objects: half of them count.
         store = self._store()
         room = free + store.reusable_bytes() // 2
         disk = found.f_blocks * found.f_frsize
@@ -95,26 +96,26 @@ class ResourceGauge:
 
 
 def own_bytes() -> int:
-    """Bytes of memory that this process has. Pages of files do not count, as the system takes those
+    """Bytes of this process's memory. Pages of files do not count, because the system takes those
     of the store back when it needs them."""
     _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text("ascii").split())
     return (resident - of_files) * _PAGE_BYTES
 
 
 def idle_bytes() -> int:
-    """Return the bytes of the arenas in which no object is; 0 if the interpreter does not say.
+    """Return the bytes of arenas without an object; 0 if the interpreter does not say.
 
-    They do not count as used: else small messages that were drained would block publishers until a
+    They do not count as used; otherwise drained small messages would block publishers until a
     restart.
     """
     return idle_in(_report())
 
 
 def idle_in(report: bytes) -> int:
-    """The same, of a report that was written before."""
+    """The same, from a report written before."""
     arenas, in_use = _ARENAS.search(report), _IN_USE.search(report)
     if arenas is None or in_use is None:
-        return 0  # another allocator (PYTHONMALLOC), or a report that reads otherwise
+        return 0  # another allocator (PYTHONMALLOC), or a report in another form
     return max(0, _number(arenas[1]) - _number(in_use[1]))
 
 
@@ -141,7 +142,7 @@ def _report() -> bytes:
 
 
 def memory_allowed(group_root: Path = _GROUP_ROOT, own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes that this process may hold: of the machine, or of the smallest group that it is in."""
+    """Bytes that this process may hold: the machine's, or those of the smallest of its groups."""
     found = [os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES]
     try:
         lines = own.read_text("utf-8").splitlines()

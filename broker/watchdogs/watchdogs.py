@@ -34,56 +34,56 @@ from vsync.types import Member
 log = logging.getLogger("qpidd")
 
 BEAT_S = 0.2
-"""How often `Watchdogs.wake` is called, and all else that is looked at a few times a second."""
+"""How often `Watchdogs.wake`, and everything else that runs a few times a second, is called."""
 ALARM_LINES, ALARM_WINDOW_S = 6, 60.0
-"""So many of one subject in this time: whoever reads the log knows by then that it flaps."""
+"""Lines about one subject in this time: a reader of the log knows by then that it flaps."""
 
 
 class HangWatchdog:
-    """Ends this process when the event loop stands still, with a trace of all threads on stderr.
+    """Ends this process when the event loop hangs, with a trace of all threads on stderr.
 
-    The timer is a thread of the interpreter's that needs no Python to run, so that it also ends a
-    process whose every thread waits.  It proves that the loop turns, not that work is done.
+    The timer is a thread of the interpreter that needs no Python to run, so it also ends a process
+    whose every thread waits. It proves that the loop turns, not that work is done.
     """
 
     def __init__(self, seconds: int) -> None:
-        """`seconds` is how long the loop may stand still; 0: for ever."""
+        """`seconds` is how long the loop may hang; 0: for ever."""
         self._seconds = seconds
         self._armed_at = -float("inf")
 
     def rearm(self, now: float) -> None:
-        """The loop turns: begin to count anew, in each eighth of the time at most.
+        """The loop turns: restart the count, at most once in each eighth of the time.
 
-        The interpreter ends its thread for that, waits for it and makes another: 0.1 ms on a
-        machine at rest, 7 to 16 on one whose processors are all taken.
+        For that the interpreter ends its thread, waits for it and creates another: 0.1 ms on an
+        idle machine, 7 to 16 ms on one whose processors are all busy.
         """
         if not self._seconds or now - self._armed_at < self._seconds / 8:
             return
         try:
             faulthandler.dump_traceback_later(self._seconds, exit=True)
-        except RuntimeError as error:  # no thread could be had, and the one before is gone
+        except RuntimeError as error:  # no thread was available, and the previous one is gone
             log.warning("the watchdog could not be set, trying again: %s", error)
         else:
             self._armed_at = now
 
     def end(self) -> None:
-        """Count no more: the member stops, which may take its time."""
+        """Stop counting: the member stops, which may take its time."""
         if self._seconds:
             faulthandler.cancel_dump_traceback_later()
 
 
 class AlarmLog:
-    """What is written of alarms: that one began and is over, rationed where it comes and goes.  The
-    last line about each always says how it stands."""
+    """Log lines about alarms: that one began and is over, rationed if it flaps. The last line about
+    each alarm always gives its present state."""
 
     def __init__(self, warn: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._write = RationedLog(lambda _, text: warn(text), clock, ALARM_LINES, ALARM_WINDOW_S)
         self._reported: Mapping[str, str] = {}
         self._behind: set[str] = set()
-        """What stands otherwise, perhaps, than the last line says."""
+        """Alarms whose state may differ from the last line."""
 
     def report(self, alarms: Mapping[str, str]) -> None:
-        """All that are in force, by subject."""
+        """Report all alarms in force, by subject."""
         for subject in dict.fromkeys((*alarms, *self._reported)):
             if (subject in alarms) != (subject in self._reported):
                 self._tell(subject, alarms)
@@ -127,7 +127,7 @@ class Watchdogs:
         self.resources = ResourceAlarms(
             bounds.disk_free, bounds.memory, lambda: gauge.bytes_to_start
         )
-        self._looked: tuple[Reading | None, str] = None, ""  # what was judged last
+        self._looked: tuple[Reading | None, str] = None, ""  # last judgement
         self.clocks = ClockSkew(
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
         )
@@ -141,12 +141,12 @@ class Watchdogs:
         self._log = AlarmLog(lambda text: log.warning("%s", text), self._now)
 
     def start(self) -> None:
-        """Begin to look at space, memory and the interpreter's collections."""
+        """Begin to watch space, memory and the interpreter's collections."""
         self.gauge.start()
         COLLECTIONS.begin()
 
     def set_limits(self, disk_free: Limit, memory: Limit) -> None:
-        """Other limits hold from now on."""
+        """Use other limits from now on."""
         self._looked = None, ""
         self.resources.set_limits(disk_free, memory)
 
@@ -158,7 +158,7 @@ class Watchdogs:
                 "collector": COLLECTIONS.counters, "alarms": self.resources.counters}  # fmt: skip
 
     def wanted_free_bytes(self) -> int:
-        """Return what is to be free on the disk, else there is an alarm.  Any thread may ask."""
+        """Return the free space below which there is an alarm. Any thread may call this."""
         reading = self.gauge.reading
         return 0 if reading is None else self.resources.bounds(reading)[0]
 
@@ -167,7 +167,7 @@ class Watchdogs:
         self.clocks.on_view(members, self._now())
 
     def takes(self, direct: Direct) -> bool:
-        """Whether this datagram was about clocks; then it is dealt with."""
+        """Whether this datagram was about clocks; if so it has been handled."""
         if direct.payload[:1] != PREFIX:
             return False
         self.clocks.on_datagram(direct.sender, direct.payload, self._now())
@@ -175,7 +175,8 @@ class Watchdogs:
         return True
 
     def when_clock_is_right(self, call: Callable[[], None]) -> None:
-        """Call, in order, as soon as it is known that this member's clock lets it take part."""
+        """Call these, in order, as soon as this member's clock is known to be good enough to take
+        part."""
         self._waiting.append(call)
         self._go_on()
 
@@ -208,10 +209,10 @@ class Watchdogs:
         if not full and self.resources.wants_checkpoint(self._controller(), now):
             self._persister().request_checkpoint()
         leave = self.resources.must_leave(self._controller(), now)
-        # What waits for space is not late: nobody leaves for it who would leave nobody behind.
+        # A write that waits for space is not late: no member leaves for it if none could continue.
         stuck_s = self._progress.look(self._controller().primary, now)
         if self._controller().unapplied.held_back:
-            stuck_s = 0.0  # the others wait for this member: it is the one that is late
+            stuck_s = 0.0  # the others wait for this member: it is the late one
         pages = self._page_lag.look()
         late = "" if full else self.disk.look(self._disk_lag(), now, stuck_s, pages)
         self._log.report(self.alarms)
@@ -222,7 +223,7 @@ class Watchdogs:
 
     @property
     def alarms(self) -> dict[str, str]:
-        """Return what an operator should look after, by subject."""
+        """Return what needs an operator's attention, by subject."""
         found = {f"clock of {name}": text for name, text in self.clocks.alarms.items()}
         found |= {"disk": self.disk.alarm} if self.disk.alarm else {}
         return found | of_all(self._controller())

@@ -1,14 +1,14 @@
-"""Sessions of members: activation of a primary view, blobs in sequence, ticks, voters, the active
-member.
+"""Sessions of members: activations, blobs in sequence, ticks, voters, and the active member.
 
 A session is a time in which a member's state carries over from view to view. When it ends, all of
-its connections are closed at this position, or at the next ones when they are many, and whatever it
-still sends is rejected: alike at all members, because that depends on replicated state alone.
+its connections are closed at this position, or at the next ones if they are many, and everything it
+still sends is rejected. All members do so alike, because it depends on replicated state alone.
 Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 
-At most one member is the *active* one (active-passive mode). It takes the role and gives it up by a
-command of its own session, so that no other speaks for it, and loses it with that session. Who is
-to take it is for the members' shells, or an operator (broker/roles/active_passive.py).
+At most one member is the *active* one (active-passive mode). It takes the role, and gives it up, by
+a command of its own session, so that no other member speaks for it; it loses the role with that
+session. The members' shells, or an operator, decide which member takes it
+(broker/roles/active_passive.py).
 Decision: docs/decisions/0066-the-active-member-is-ordered.md.
 """
 
