@@ -1,4 +1,4 @@
-"""A server that `qpidd --auth-backends http,internal` asks who somebody is, and what they may do.
+"""An authentication and authorization server for `qpidd --auth-backends http,internal`.
 
 python auth_server.py PORT
 """
@@ -12,7 +12,7 @@ TAGS = {"ada": " administrator"}
 
 
 def answer(about: str, asked: dict[str, str]) -> str:
-    """ada may do everything; bob what begins with his name, and publish to queues by name."""
+    """Allow ada everything; bob, names that begin with `bob.`, and publishing to queues by name."""
     user = asked["username"]
     if about == "user":
         good = user in PASSWORDS and asked.get("password") == PASSWORDS[user]

@@ -1,9 +1,10 @@
-"""Publish lines, each of which is in the queue once, whatever brokers are lost on the way.
+"""Publish lines without duplicates, whatever brokers are lost on the way.
 
 python publish_once.py QUEUE URL [URL ...] < lines
 
-The producer names itself and numbers its messages. What was not confirmed when a broker is lost is
-sent to the next one, with the same number: a broker that has it confirms it, and takes it no more.
+The producer names itself and numbers its messages. When a broker is lost, unconfirmed messages are
+sent to the next one with the same numbers. A broker that already has a message confirms it, and
+does not store it again.
 """
 
 import itertools
@@ -17,11 +18,11 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError
 
 ROUNDS = 60
-"""How often all brokers are tried; a second goes by after each round."""
+"""How often the list of brokers is tried, with a pause of a second after each round."""
 
 
 def connected(urls: list[str], queue: str) -> Iterator[BlockingChannel]:
-    """A channel at the next broker that lets us in, each time one is asked for."""
+    """Yield a channel at the next broker that lets us in, on each request."""
     for attempt, url in zip(range(ROUNDS * len(urls)), itertools.cycle(urls), strict=False):
         try:
             channel = pika.BlockingConnection(pika.URLParameters(url)).channel()

@@ -1,10 +1,10 @@
-"""Read a stream from where the last run of this program ended, whatever brokers are lost.
+"""Read a stream from where the last run ended, whatever brokers are lost on the way.
 
 python read_stream.py STREAM FILE URL [URL ...]
 
-Prints each message, and keeps in FILE the offset of the next one: after it was printed, so that
-whoever is killed between the two prints one again, and misses none.  A program that keeps its
-results in a database writes both in one transaction.
+Prints each message, then writes the offset of the next one to FILE.  So a run that is killed
+between the two prints one message again, and misses none.  A program that keeps its results in a
+database writes both in one transaction.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from pika.exceptions import AMQPConnectionError
 
 PREFETCH = 200
 ROUNDS = 60
-"""How often all brokers are tried; a second goes by after each round."""
+"""How often the list of brokers is tried, with a pause of a second after each round."""
 
 
 def messages(urls: list[str], stream: str, offset: int) -> Iterator[tuple[int, bytes]]:
