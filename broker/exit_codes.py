@@ -25,15 +25,15 @@ class Exit(IntEnum):
     UNAVAILABLE = 69
     """An address is taken or not ours to bind; for clients: no broker could be reached."""
     INTERNAL = 70
-    """We broke our own rules (or the store failed a commit): the member stopped itself."""
+    """We broke our own rules: the member stopped itself."""
     CLOCK = 71
     """This machine's clock is further from the cluster's time than --clock-bound allows."""
     FULL = 72
     """There is no space on the disk: the member left, or could not start."""
     CANNOT_CREATE = 73
     """The data directory, or an output file, cannot be created or written."""
-    DISK = 74
-    """The disk did not keep up, or gave nothing back: the member left, so that the others go on."""
+    IO_ERROR = 74
+    """The disk takes nothing any more: it became read-only, is gone, or answers with errors."""
     BUSY = 75
     """The data directory belongs to another broker that runs now."""
     PROTOCOL = 76
@@ -46,3 +46,5 @@ class Exit(IntEnum):
     """With --cluster-cman: the quorum was lost, so the member stopped at once."""
     FENCED = 80
     """With --shared-store: another broker leads by now, or may; started again, this one waits."""
+    LATE_DISK = 81
+    """The disk did not keep up, or gave nothing back: the member left, so that the others go on."""

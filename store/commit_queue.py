@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from store.api import Meta, Staging, Store
-from store.errors import NoSpace, StoreError, StoreFailed
+from store.errors import NoSpace, StoreError, StoreFailed, again, failed
 
 CHECKPOINT_SLICE_BYTES = 1 << 20
 """A commit waits for this much of a checkpoint, or for one chunk if that is larger.
@@ -297,7 +297,7 @@ class CommitQueue:
 
     def _raise_if_over(self) -> None:
         if self._failed is not None:
-            raise StoreFailed(str(self._failed)) from self._failed
+            raise again(self._failed) from self._failed
         if self.stopping:
             raise StoreFailed("the store writer is closed")
 
@@ -355,9 +355,7 @@ class CommitQueue:
 
     def fail(self, error: BaseException) -> list[Call]:
         """A task raised any exception: nothing more may be written."""
-        failure = (
-            error if isinstance(error, StoreError) else StoreFailed(f"store writer: {error!r}")
-        )
+        failure = error if isinstance(error, StoreError) else failed("store writer", error)
         with self._wake:
             self._failed = failure
         return [lambda: self.on_failed(failure)]

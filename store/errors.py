@@ -6,6 +6,24 @@ violates the store's contract gets an `AssertionError` instead: that is a bug of
 
 from __future__ import annotations
 
+import errno
+import os
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+BROKEN = (
+    errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOMEDIUM, errno.EREMOTEIO,
+    errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EUCLEAN,
+)  # fmt: skip
+"""What a file system answers that became read-only, lost its device or its server, or is damaged.
+To start again helps against none of them."""
+OWNER = (errno.EACCES, errno.EPERM)
+REFUSED = (*BROKEN, *OWNER, errno.ENOENT)
+"""The same of a file that was written a moment ago."""
+MEND = (
+    "the kernel's log (dmesg) says why; mend or mount that file system, then start this member "
+    "again: it fetches what it missed"
+)
+
 
 class StoreError(Exception):
     """Base of the errors caused by the environment."""
@@ -61,6 +79,17 @@ class NoSpace(StoreError):
         )
 
 
+class FullMidway(StoreFailed):
+    """A commit found no space although it was looked for before: a file system that promises none.
+
+    `NoSpace` is what is said where nothing was written.
+    """
+
+
+class DiskBroken(StoreFailed):
+    """The file system takes nothing any more (`BROKEN`), or the store is gone from it."""
+
+
 class StoreStuck(StoreError):
     """The disk does not respond: the writer thread is blocked in it, so the store is unusable."""
 
@@ -71,3 +100,33 @@ class StoreFull(StoreFailed):
 
 class DiskFailed(StoreError):
     """The disk does not return the data it was given; the store itself is intact."""
+
+
+def number_of(error: BaseException) -> int:
+    """Return the system's number of an error, which those of LMDB have as text only; 0: none."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    text = str(error)
+    return next((one for one in (*REFUSED, *NO_SPACE) if text.endswith(os.strerror(one))), 0)
+
+
+def broken(what: str, number: int) -> DiskBroken:
+    """Return the error of a file system that takes nothing, with what to do."""
+    mend = "check owner and mode there, then start it again" if number in OWNER else MEND
+    return DiskBroken(f"{what} ({errno.errorcode[number]}); {mend}")
+
+
+def failed(where: str, error: BaseException) -> StoreFailed:
+    """Return what it means that a write to an open store raised this.  `where` names the file."""
+    number = number_of(error)
+    text = (error.strerror if isinstance(error, OSError) else "") or str(error) or repr(error)
+    what = f"{where}: {text}"
+    if number in REFUSED:
+        return broken(what, number)
+    return FullMidway(f"{what}; free space there") if number in NO_SPACE else StoreFailed(what)
+
+
+def again(failure: StoreError) -> StoreFailed:
+    """Return the failure of earlier for who asks for more."""
+    kind = type(failure) if isinstance(failure, StoreFailed) else StoreFailed
+    return kind(str(failure))

@@ -33,8 +33,9 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_digest
 
+from store.errors import NO_SPACE
 from store.files.durable_files import sync_directory
-from store.files.space import NO_SPACE, has_room_for
+from store.files.space import has_room_for
 
 JOURNAL_NAME = "journal"
 JOURNAL_BYTES = 1 << 20
@@ -63,7 +64,7 @@ class Journal:
 
     def __init__(self, directory: Path, size: int) -> None:
         """`size` 0: no journal."""
-        self._path, self._size = directory / JOURNAL_NAME, size
+        self.path, self._size = directory / JOURNAL_NAME, size
         self._id = self._salt = b""
         self._fd, self._end = -1, 0
         self._file_id: tuple[int, int] | None = None
@@ -82,7 +83,7 @@ class Journal:
             return True
         assert not self.waiting
         self.close()
-        if not self._size or not has_room_for(self._path.parent, self._size):
+        if not self._size or not has_room_for(self.path.parent, self._size):
             return False  # the remaining space keeps the member running
         self._id, self._salt = store_id.encode(), secrets.token_bytes(_SALT_BYTES)
         try:
@@ -92,7 +93,7 @@ class Journal:
                 raise
             self._size = 0  # a quota, say: do not try with each commit
             return False
-        self._fd = os.open(self._path, os.O_RDWR | os.O_DSYNC | os.O_CLOEXEC)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_DSYNC | os.O_CLOEXEC)
         self._file_id = _file_id(os.fstat(self._fd))
         self._end = BLOCK_BYTES
         return True
@@ -105,7 +106,7 @@ class Journal:
         single write, and look at all blocks of that piece with each later append.
         Decision: docs/decisions/0146-what-one-small-message-takes.md.
         """
-        fresh = _unfinished(self._path)
+        fresh = _unfinished(self.path)
         content = _head(self._size, self._salt, self._id).ljust(self._size, b"\0")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
@@ -119,8 +120,8 @@ class Journal:
             raise
         finally:
             os.close(fd)
-        fresh.rename(self._path)
-        sync_directory(self._path.parent)
+        fresh.rename(self.path)
+        sync_directory(self.path.parent)
 
     def has_room(self, record: Record) -> bool:
         """Whether the record may be appended."""
@@ -145,10 +146,10 @@ class Journal:
         """Return why a restart would not find what is written here, or nothing. Asks the disk."""
         opened = self._file_id
         try:
-            if opened is not None and _file_id(self._path.stat()) != opened:
-                return f"{self._path} is not the file that this broker has open"
+            if opened is not None and _file_id(self.path.stat()) != opened:
+                return f"{self.path} is not the file that this broker has open"
         except OSError as error:
-            return f"{self._path}: {error.strerror}"
+            return f"{self.path}: {error.strerror} ({errno.errorcode[error.errno or 0]})"
         return ""
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import errorcode
 from mmap import MADV_DONTNEED
 from pathlib import Path
 
@@ -14,7 +15,16 @@ import lmdb
 
 from store import journal, schema
 from store.api import Meta
-from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreMissing, StoreUnreadable
+from store.errors import (
+    BROKEN,
+    StoreCorrupt,
+    StoreError,
+    StoreMissing,
+    StoreUnreadable,
+    broken,
+    failed,
+    number_of,
+)
 from store.files.durable_files import explain, sync_directory, sync_file
 
 DATA_NAME = "data.mdb"
@@ -107,7 +117,7 @@ def create_data(path: Path, meta: Meta) -> None:
         sync_directory(path)
         sync_directory(path.parent)
     except lmdb.Error as error:
-        raise StoreFailed(f"{path}: a store could not be created: {error}") from error
+        raise failed(f"{path}: a store could not be created", error) from error
     except OSError as error:
         raise explain(error, path) from error
 
@@ -140,9 +150,9 @@ def misplaced(path: Path, opened: tuple[int, int]) -> str:
         if file_id(path) != opened:
             return f"{path / DATA_NAME} is not the file that this broker has open"
         if os.statvfs(path).f_flag & os.ST_RDONLY:
-            return f"the file system of {path} has become read-only"
+            return f"the file system of {path} has become read-only (EROFS)"
     except OSError as error:
-        return f"{path / DATA_NAME}: {error.strerror}"
+        return f"{path / DATA_NAME}: {error.strerror} ({errorcode[error.errno or 0]})"
     return ""
 
 
@@ -218,6 +228,8 @@ def meta_of(value: bytes | None, used: bool, path: Path) -> Meta:
 
 def _translate(error: lmdb.Error, path: Path) -> Exception:
     text = str(error)
-    if "Permission denied" in text or "Read-only file system" in text:
+    if (number := number_of(error)) in BROKEN:
+        return broken(f"{path}: {text}", number)
+    if "Permission denied" in text:
         return explain(PermissionError(13, "Permission denied"), path)
     return StoreUnreadable(f"{path}: {text}")

@@ -37,6 +37,8 @@ from store.errors import (
     StoreFailed,
     StoreFull,
     StoreMissing,
+    again,
+    failed,
 )
 from store.files.directory_lock import DirectoryLock
 from store.files.space import BESIDE_BYTES, LAST_BYTES, START_BYTES, OwnedSpace
@@ -305,7 +307,7 @@ class LmdbStore:
         free."""
         with self._writing:
             self._raise_if_failed()
-            self._space.own(size + self._journal.waiting_bytes, leave)
+            self._own(size, leave)
             while True:
                 try:
                     with self._env.begin(write=True) as txn:
@@ -314,13 +316,19 @@ class LmdbStore:
                 except lmdb.MapFullError as error:
                     self._grow(error)  # raised before anything was written: the state is known
                 except (lmdb.Error, OSError, MemoryError) as error:
-                    raise self._poison(
-                        StoreFailed(f"{self._where}: commit failed: {error}")
-                    ) from error
+                    where = f"{self.path / DATA_NAME}: commit failed"
+                    raise self._poison(failed(where, error)) from error
                 else:
                     self._journal.restart()
                     self._touched(size)
                     return
+
+    def _own(self, size: int, leave: int = 0) -> None:
+        """Have the blocks for so much, and for what waits."""
+        try:
+            self._space.own(size + self._journal.waiting_bytes, leave)
+        except OSError as error:
+            raise self._poison(failed(str(self.path / DATA_NAME), error)) from error
 
     def _settle(self) -> None:
         """Bring the waiting records into LMDB."""
@@ -344,7 +352,7 @@ class LmdbStore:
         try:
             self._env.sync(True)
         except lmdb.Error as error:
-            raise StoreFailed(f"{self._where}: {error}") from error
+            raise failed(str(self.path / DATA_NAME), error) from error
 
     def _take_up_journal(self, packed: bytes) -> None:
         """Bring into LMDB the records that a former process left in the journal.
@@ -371,8 +379,7 @@ class LmdbStore:
             if not self._journal.open(self._meta.store_id):
                 return False
         except OSError as error:
-            what = f"{self._where}: no journal: {error.strerror}"
-            raise self._poison(StoreFailed(what)) from error
+            raise self._poison(failed(f"{self._journal.path}: no journal", error)) from error
         if not self._journaled:
             packed = schema.encode_meta(self._meta, journaled=True)
             self._write(lambda txn: txn.put(schema.META_KEY, packed))
@@ -381,12 +388,12 @@ class LmdbStore:
 
     def _to_journal(self, record: Record) -> None:
         # Reserves space in LMDB's file for later: a confirmed entry must find space there.
-        self._space.own(len(record.value) + self._journal.waiting_bytes)
+        self._own(len(record.value))
         try:
             self._journal.append(record)
         except OSError as error:
-            what = f"{self._where}: commit failed: {error.strerror or error}"
-            raise self._poison(StoreFailed(what)) from error
+            where = f"{self._journal.path}: commit failed"
+            raise self._poison(failed(where, error)) from error
 
     def _end_journal(self) -> None:
         """Bring all records into LMDB, which then needs no journal; after a failure the next start
@@ -413,7 +420,7 @@ class LmdbStore:
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:
-            raise StoreFailed(str(self._failure)) from self._failure
+            raise again(self._failure) from self._failure
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from broker.memberlog.records import Lease
 from broker.options.broker import BrokerOptions
 from store import swap
 from store.api import Marker, Meta
-from store.errors import NotWritable, StoreUnreadable
+from store.errors import BROKEN, NotWritable, StoreError, StoreUnreadable, broken
 from store.files.directory_lock import DirectoryLock
 from store.files.space import START_BYTES, Reserve, discard_unfinished
 from store.lmdb_store import LmdbStore
@@ -196,8 +196,10 @@ def truncated(data_dir: Path | None) -> Path | None:
         swap.discard_incoming(data_dir)
         return swap.set_aside(data_dir)
     except OSError as error:
-        reason = error.strerror or error
-        raise NotWritable(f"the store in {data_dir} cannot be set aside: {reason}") from error
+        what = f"the store in {data_dir} cannot be set aside: {error.strerror or error}"
+        if error.errno in BROKEN:
+            raise broken(what, error.errno) from error
+        raise NotWritable(what) from error
     finally:
         lock.release()
 
@@ -210,8 +212,10 @@ def _cluster(name: str) -> str:
     return f"cluster '{name}'" if name else "a stand-alone broker"
 
 
-def _not_writable(data_dir: Path, error: OSError) -> NotWritable:
+def _not_writable(data_dir: Path, error: OSError) -> StoreError:
     what = f"--data-dir: {data_dir} cannot be made or written: {error.strerror or error}"
+    if error.errno in BROKEN:
+        return broken(what, error.errno)
     match error.errno:
         case errno.EACCES | errno.EPERM:
             return NotWritable(

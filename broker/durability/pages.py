@@ -30,7 +30,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from broker.waiting.pager import COUNTERS, Pager, Place, Work
-from store.errors import NotWritable, StoreFailed
+from store.errors import BROKEN, NotWritable, StoreFailed, broken
 
 log = logging.getLogger("qpidd")
 
@@ -210,7 +210,10 @@ class PageFile:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             path.unlink()
         except OSError as error:
-            raise NotWritable(f"{path} cannot be made: {error.strerror or error}") from error
+            what = f"{path} cannot be made: {error.strerror or error}"
+            if error.errno in BROKEN:
+                raise broken(what, error.errno) from error
+            raise NotWritable(what) from error
         self._where = str(directory)
         self.wanted_bytes: Callable[[], int] = lambda: 0
         self._lock = threading.Lock()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
+from broker.exit_codes import Exit
 from broker.replication.persister import Persister, StoreT, Writer
 from broker.replication.replica import Replica
 from broker.waiting.pager import PageLost
@@ -24,7 +25,17 @@ from store import swap
 from store.api import Marker, Meta
 from store.commit_queue import Call, CheckpointJob, CommitLag, CommitQueue
 from store.commit_thread import CommitThread
-from store.errors import NoSpace, StoreError, StoreFailed, StoreStuck
+from store.errors import (
+    NO_SPACE,
+    REFUSED,
+    DiskBroken,
+    FullMidway,
+    NoSpace,
+    StoreError,
+    StoreFailed,
+    StoreStuck,
+    failed,
+)
 from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
 
@@ -190,7 +201,7 @@ class DataDirectoryDevice:
             elif isinstance(error, StoreError):
                 self._on_failed(error)
             else:
-                self._on_failed(StoreFailed(f"putting the received state in force: {error!r}"))
+                self._on_failed(failed("putting the received state in force", error))
 
         self._switch_since = self._loop.time()
         self._switch = self._loop.run_in_executor(None, work)
@@ -330,3 +341,17 @@ async def close_store(
             store.put_meta(meta)
     else:
         store.put_meta(meta)
+
+
+def exit_of(number: int) -> Exit:
+    """Return how a member ends that met the system's error `number` as it wrote a file."""
+    if number in REFUSED:
+        return Exit.IO_ERROR
+    return Exit.FULL if number in NO_SPACE else Exit.INTERNAL
+
+
+def exit_of_store(error: BaseException) -> Exit:
+    """Return how a member ends whose store failed."""
+    if isinstance(error, DiskBroken):
+        return Exit.IO_ERROR
+    return Exit.FULL if isinstance(error, (NoSpace, FullMidway)) else Exit.INTERNAL

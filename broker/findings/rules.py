@@ -244,7 +244,7 @@ def _alarms(seen: Situation) -> Iterator[Finding]:
             "disk-lags", [seen.me], f"{seen.me}: {seen.disk_alarm}",
             "The whole cluster is slowed down for that disk.",
             "Look what else writes there (iostat -x 1). A member that lags too long leaves by "
-            "itself, with code 74.",
+            "itself, with code 81.",
         )  # fmt: skip
     for name, text in seen.clock_alarms.items():
         yield Finding(

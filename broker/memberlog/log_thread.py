@@ -20,7 +20,7 @@ from typing import NamedTuple
 from broker.memberlog.segment_file import Step
 from broker.memberlog.writer import SEGMENT_BYTES, SEGMENT_US, LogWriteFailed, MemberLogWriter
 from store.commit_queue import SPACE_RETRY_S, CommitLag
-from store.files.space import NO_SPACE
+from store.errors import NO_SPACE
 
 
 class _Work(NamedTuple):
@@ -91,7 +91,7 @@ class LogThread(MemberLogWriter):
             self._queue.put(None)
         ended = await self._until(lambda: False, patience_s)
         if self._failed:
-            raise LogWriteFailed(self._failed)
+            raise LogWriteFailed(self._failed, self._failed_by)
         return ended
 
     async def _until(self, reached: Callable[[], bool], patience_s: float) -> bool:

@@ -28,7 +28,7 @@ from broker.memberlog.segments import (
     segment_name,
     segments_in,
 )
-from store.files.space import NO_SPACE
+from store.errors import NO_SPACE, number_of
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_US = 3600 * 1_000_000
@@ -39,6 +39,8 @@ class LogWriteFailed(Exception):
 
     def __init__(self, reason: str, number: int | None = None) -> None:
         super().__init__(reason)
+        self.number = number or 0
+        """Of the system's error, where there was one."""
         self.no_space = number in NO_SPACE
         """By the error number, if the system gave one."""
 
@@ -76,6 +78,7 @@ class MemberLogWriter:
         self._segment = -1
         self._size = 0
         self._failed = ""  # why nothing can be written any more
+        self._failed_by = 0  # the number of the system's error
         self._closed = False
         self._totals = SegmentTotals()
         self._begun_us, self._empty = 0, True
@@ -130,7 +133,7 @@ class MemberLogWriter:
         segment is continued: an idle member leaves no trail of empty files.
         """
         if self._failed:
-            raise LogWriteFailed(self._failed)
+            raise LogWriteFailed(self._failed, self._failed_by)
         old = not self._empty and self._is_old()
         if self._buffer or old:
             self._cut()
@@ -148,7 +151,7 @@ class MemberLogWriter:
         self._closed = True
         if self._failed:
             self._file.give_up()
-            raise LogWriteFailed(self._failed)
+            raise LogWriteFailed(self._failed, self._failed_by)
         self._end_segment(sync=True)
         self._write(self._take_steps())
 
@@ -167,7 +170,8 @@ class MemberLogWriter:
         """Nothing may follow a record that may be half written: it would read as damage."""
         reason = error.strerror if isinstance(error, OSError) else repr(error)
         self._failed = f"{self.path}: {reason}"
-        return LogWriteFailed(self._failed)
+        self._failed_by = number_of(error)
+        return LogWriteFailed(self._failed, self._failed_by)
 
     def _is_old(self) -> bool:
         now_us = self._wall_us()

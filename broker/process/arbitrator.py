@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from broker.admin.operations import STOP_DATAGRAM
+from broker.durability.store_writer import exit_of_store
 from broker.exit_codes import Exit
 from broker.options.broker import BrokerOptions
 from broker.process.arbiter import Arbiter
@@ -120,7 +121,7 @@ class Arbitrator:
     def _written(self, done: asyncio.Future[None], then: Callable[[], None]) -> None:
         error = done.exception()
         if error is not None:
-            self.stop(Exit.INTERNAL, f"the record cannot be written: {error}")
+            self.stop(exit_of_store(error), f"the record cannot be written: {error}")
         elif not self._stopping:
             then()
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from store.errors import StoreError, StoreUnreadable
+from store.errors import StoreUnreadable, failed
 from store.files.directory_lock import DirectoryLock
 from store.files.durable_files import explain, replace_file
 
@@ -75,7 +75,7 @@ class RecordFile:
         try:
             replace_file(self._path, f"{content}\n".encode())
         except OSError as error:
-            raise StoreError(f"{self._path}: {error.strerror or error}") from error
+            raise failed(str(self._path), error) from error
         self.record = record
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ from broker.durability.store_writer import (
     DataDirectoryDevice,
     LmdbCheckpointBeforeStop,
     close_store,
+    exit_of,
+    exit_of_store,
 )
 from broker.durability.transfer import StateTransfer
 from broker.exit_codes import Exit
@@ -46,7 +48,7 @@ from broker.selfcheck.supervisor import Supervisor, is_damage
 from broker.statistics.observation import Observation
 from broker.timers.timers import Timers
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
-from store.errors import NoSpace, StoreError, StoreStuck
+from store.errors import REFUSED, StoreError, StoreStuck, broken
 from vsync.admin.protocol import Json
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.totem.events import Deliver, Direct, Marks, Note, Output, View
@@ -340,8 +342,7 @@ class BrokerMember:
         except StoreError as error:
             self.disk_stuck = isinstance(error, StoreStuck)
             log.critical("the store could not be closed in order: %s", error)
-            failed = Exit.FULL if isinstance(error, NoSpace) else Exit.INTERNAL
-            return failed if code is Exit.OK else code
+            return exit_of_store(error) if code is Exit.OK else code
         return code
 
     # -- turns of work ---------------------------------------------------------------------------
@@ -450,7 +451,9 @@ class BrokerMember:
         if self._ending and isinstance(error, CheckpointFailed) and not is_damage(error):
             self._before_stop.skip(str(error))
         elif isinstance(error, LogWriteFailed):
-            self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
+            number = error.number
+            text = broken(str(error), number) if number in REFUSED else error
+            self.stop(exit_of(number), f"the member log cannot be written: {text}")
         else:
             code, reason = self._supervisor.failed(error)
             self.stop(code, reason, inconsistent=is_damage(error))

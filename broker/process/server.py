@@ -42,7 +42,16 @@ from broker.replication.replica import Divergence
 from broker.service.messages import LogFileError, Messages
 from broker.service.notify import ServiceManager
 from broker.sharing.shared_store import Ended, SharedStore, ThreadEnded
-from store.errors import DiskFailed, NoSpace, NotWritable, StoreBusy, StoreError
+from store.errors import (
+    BROKEN,
+    DiskBroken,
+    DiskFailed,
+    NoSpace,
+    NotWritable,
+    StoreBusy,
+    StoreError,
+    broken,
+)
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
 
@@ -319,6 +328,8 @@ def _opening() -> Iterator[None]:
         raise _Refused(Exit.BUSY, f"{error}; {what_next}") from error
     except NotWritable as error:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
+    except DiskBroken as error:
+        raise _Refused(Exit.IO_ERROR, str(error)) from error
     except NoSpace as error:
         raise _Refused(Exit.FULL, str(error)) from error
     except StoreError as error:
@@ -340,10 +351,14 @@ def _member(
     except (LogWriteFailed, TraceError) as error:
         if isinstance(error, LogWriteFailed) and error.no_space:
             raise _Refused(Exit.FULL, f"{error}: free space there") from error
+        if isinstance(error, LogWriteFailed) and error.number in BROKEN:
+            raise _Refused(Exit.IO_ERROR, str(broken(str(error), error.number))) from error
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except NoSpace as error:
         raise _Refused(Exit.FULL, str(error)) from error
+    except DiskBroken as error:
+        raise _Refused(Exit.IO_ERROR, str(error)) from error
     except DiskFailed as error:
-        raise _Refused(Exit.DISK, str(error)) from error
+        raise _Refused(Exit.LATE_DISK, str(error)) from error
     except (StoreError, Divergence, ValueError) as error:
         raise _Refused(Exit.DATA, str(error)) from error

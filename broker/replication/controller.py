@@ -360,10 +360,10 @@ class Controller:
             self._serve_when_durable()
         self.halted = judgement.fenced
 
-    def distrusted(self, reason: str, *, disk: bool) -> None:
+    def distrusted(self, reason: str, *, disk: bool, code: Exit = Exit.INTERNAL) -> None:
         """This member is wrong: it stops and replies no more; with `disk` its store is wrong."""
         self.stop_serving()
-        self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
+        self.shell.stop(code, reason, inconsistent=disk)
 
     # -- sessions and clients --------------------------------------------------------------------
 

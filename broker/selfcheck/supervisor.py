@@ -15,7 +15,10 @@ from pathlib import Path
 from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import FAILED, report_of
 from broker.durability.backup_pruning import BackupPruner
-from broker.durability.store_writer import LmdbPersister
+from broker.durability.store_writer import (
+    LmdbPersister,
+    exit_of_store,
+)
 from broker.exit_codes import Exit
 from broker.file_thread import FileThread
 from broker.incidents.incidents import Facts, Incidents
@@ -89,9 +92,9 @@ class Supervisor:
         self._controller.stop_serving()
         lost = error if isinstance(error, PageLost) else error.__cause__
         if isinstance(lost, PageLost):  # the failure of a checkpoint has it as its cause
-            return Exit.INTERNAL if is_damage(error) else Exit.DISK, str(lost)
+            return Exit.INTERNAL if is_damage(error) else Exit.LATE_DISK, str(lost)
         if isinstance(error, StoreError):
-            return Exit.INTERNAL, f"the store failed: {error}"
+            return exit_of_store(error), f"the store failed: {error}"
         return Exit.INTERNAL, self._own_failed(error)
 
     def _own_failed(self, error: BaseException) -> str:
@@ -159,8 +162,10 @@ class Supervisor:
         if reason and store is self._persister.store and store is self._misplaced:
             self._controller.distrusted(
                 f"the store of this member is gone: {reason}; what it would confirm from here on a "
-                "restart would not find; mend the data directory, or start with an empty one",
+                "restart would not find; mount or mend that file system, or start with an empty "
+                "--data-dir",
                 disk=False,
+                code=Exit.IO_ERROR,
             )
         self._misplaced = store if reason else None
 

@@ -28,9 +28,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from store.errors import NoSpace, StoreFailed, StoreMissing
+from store.errors import NO_SPACE, NoSpace, StoreFailed, StoreMissing
 from store.files.durable_files import explain, sync_directory, sync_file
-from store.files.space import NO_SPACE
 from store.journal import JOURNAL_NAME, content
 from store.lmdb_environment import DATA_NAME
 

@@ -219,7 +219,7 @@ class Watchdogs:
         if leave:
             self._stop(Exit.FULL, leave)
         elif late:
-            self._stop(Exit.DISK, late)
+            self._stop(Exit.LATE_DISK, late)
 
     @property
     def alarms(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from store.errors import NoSpace
+from store.errors import NO_SPACE, NoSpace
 
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 32 << 20
@@ -35,7 +35,6 @@ LAST_BYTES = START_BYTES // 4
 """The last free space of a disk, without which no start is attempted; only urgent writes use it."""
 UNFINISHED = ".part"
 """Suffix of a file that is being written; the file gets its own name when it is whole."""
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 

@@ -343,7 +343,7 @@ def _journal_without_sync() -> None:
     def opened(self: Journal, store_id: str) -> bool:
         if self._fd < 0 and opens(self, store_id):
             os.close(self._fd)
-            self._fd = os.open(self._path, os.O_RDWR)
+            self._fd = os.open(self.path, os.O_RDWR)
         return self._fd >= 0
 
     opens = Journal.open

@@ -225,7 +225,7 @@ def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalClus
         publisher_beside_three(two_of_three) as channel,
     ):
         channel.basic_publish("", "q", b"the straw", PERSISTENT)
-        assert process.wait(60) == Exit.DISK
+        assert process.wait(60) == Exit.LATE_DISK
         said = process.log_path.read_text()
         assert "the disk of this member does not keep up" in said
         assert "--disk-lag-max" in said
@@ -283,7 +283,7 @@ def test_a_member_whose_store_was_removed_stops(two_of_three: LocalCluster) -> N
     sick_one.start()
     with publisher_beside_three(two_of_three) as channel:
         shutil.rmtree(sick_one.data_dir / "store")
-        assert sick_one.wait(60) == Exit.INTERNAL
+        assert sick_one.wait(60) == Exit.IO_ERROR
         assert "the store of this member is gone" in sick_one.log_path.read_text()
         channel.basic_publish("", "q", b"life goes on", PERSISTENT)
 
@@ -412,7 +412,7 @@ def test_a_frozen_disk_changes_no_view_until_its_member_leaves(two_of_three: Loc
         while process.alive:
             channel.basic_publish("", "q", b"m", PERSISTENT)
         said = process.log_path.read_text()
-        assert process.wait(1) == Exit.DISK
+        assert process.wait(1) == Exit.LATE_DISK
         assert "the disk of this member does not keep up" in said
         wait_until(lambda: views() > before, 20, "the view without it")
         assert views() == before + 1 or pauses(two_of_three.members[:2]) != paused
@@ -473,7 +473,7 @@ def test_pages_that_do_not_come_back_change_no_view_until_their_member_leaves(
         drained(other, 3_000)
         while process.alive:  # where nobody makes anything durable, nobody is late
             channel.basic_publish("", "q", b"m", PERSISTENT)
-        assert process.wait(1) == Exit.DISK
+        assert process.wait(1) == Exit.LATE_DISK
         assert "the disk of this member does not keep up" in process.log_path.read_text()
         wait_until(lambda: views() > before, 20, "the view without it")
         assert views() == before + 1 or pauses(two_of_three.members[:2]) != paused

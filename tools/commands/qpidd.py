@@ -57,9 +57,9 @@ over the environment, and the environment over the file.
 
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
 70 internal error, 71 clock too far off, 72 no space on the disk, 73 data directory not writable,
-74 disk too slow, 75 data directory in use, 76 mixed versions or settings,
+74 disk read-only or gone, 75 data directory in use, 76 mixed versions or settings,
 77 not let in, 78 bad option or key file, 79 quorum lost (--cluster-cman),
-80 another broker leads the shared store, or may.
+80 another broker leads the shared store, or may, 81 disk too slow.
 """
 
 

@@ -151,7 +151,7 @@ def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_propert
 @pytest.mark.parametrize("mode", ["master-slave"])
 @ROLES
 def test_its_disk_hangs(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
-    """G28.  Nothing that it writes comes to an end: it leaves with code 74, the other one goes on,
+    """G28.  Nothing that it writes comes to an end: it leaves with code 81, the other one goes on,
     and it comes back when its disk does."""
     with pair(tmp_path, mode, disk_lag_max="3") as cluster:
         member, other = cluster[victim], cluster[1 - victim]
@@ -163,7 +163,7 @@ def test_its_disk_hangs(tmp_path: Path, mode: str, victim: int, record_property:
                 sign = member.data_dir.with_name(member.data_dir.name + ".frozen")
                 sign.touch()
                 wait_until(lambda: not process.alive, 60, "the member to leave")
-                assert process.exit_code == Exit.DISK
+                assert process.exit_code == Exit.LATE_DISK
                 publisher.goes_on(60)
                 sign.unlink()
                 member.start()

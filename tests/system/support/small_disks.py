@@ -104,6 +104,22 @@ class SmallDisk:
             run("fsfreeze", "-u", self.path)
             self.frozen = False
 
+    def become_read_only(self) -> None:
+        """What ext4 does by itself at an error of the device: open files, too, take nothing."""
+        run("mount", "-o", "remount,abort", self.path)
+
+    def vanish(self) -> None:
+        """Its files are at their names no more, though who has them open can go on."""
+        run("umount", "-l", self.path)
+
+    def mend(self) -> None:
+        """Repair what is on it, and mount it again."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            run("umount", self.path)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            run("fsck.ext4", "-p", self._image)  # whose code says that it repaired something
+        run("mount", "-o", "loop", self._image, self.path)
+
     def close(self) -> None:
         """Give everything up; what was on it is gone."""
         with contextlib.suppress(subprocess.CalledProcessError):

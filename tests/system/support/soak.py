@@ -49,7 +49,7 @@ ILL_S = (0.2, 5.0)
 SLOW_S = 0.05
 CONFUSED = 0.1
 """This share of the frames comes twice, or behind later ones."""
-GOOD_REASONS = (Exit.DISK, Exit.FULL)
+GOOD_REASONS = (Exit.LATE_DISK, Exit.FULL)
 """What a member may end with by itself here: a slow or full disk is the machine's affair."""
 CLIENTS = "clients"
 """Where the histories of clients are, below the logs of the cluster."""

@@ -30,7 +30,7 @@ def test_a_start_that_cannot_read_its_pages_says_what_to_do(
     nothing: Any = Mock()
     with pytest.raises(server._Refused) as refused:
         server._member(nothing, nothing, nothing, nothing, "", nothing)
-    assert refused.value.code is Exit.DISK
+    assert refused.value.code is Exit.LATE_DISK
     assert "Input/output error" in refused.value.reason
     assert "--page-memory 0" in refused.value.reason
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.durability.data_directory import DataDirectory
 from broker.exit_codes import Exit
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
+from broker.options.broker import broker_options
 from broker.process import server
+from store.errors import MEND, broken
 
 
 @pytest.mark.parametrize(
@@ -20,6 +24,8 @@ from broker.process import server
         (errno.ENOSPC, Exit.FULL, "No space left on device: free space there"),
         (errno.EDQUOT, Exit.FULL, "Disk quota exceeded: free space there"),
         (errno.EACCES, Exit.CANNOT_CREATE, "Permission denied"),
+        (errno.EROFS, Exit.IO_ERROR, re.escape(f"Read-only file system (EROFS); {MEND}")),
+        (errno.EIO, Exit.IO_ERROR, re.escape(f"Input/output error (EIO); {MEND}")),
     ],
 )
 def test_the_code_says_what_to_do(
@@ -43,3 +49,22 @@ def test_the_log_says_what_the_system_said(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(LogWriteFailed) as failed:
         MemberLogWriter(tmp_path, "shop", "id", "a", 1, lambda: 0)
     assert failed.value.no_space
+
+
+def test_a_disk_that_takes_nothing_is_told_apart_from_a_wrong_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the data directory itself: the sample unit does not try it again."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    options = broker_options({"data-dir": str(tmp_path / "new")})
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(server._Refused) as refused, server._opening():
+        DataDirectory(options)
+    assert refused.value.code is Exit.IO_ERROR
+    assert refused.value.reason.endswith(f"(EROFS); {MEND}")
+    with pytest.raises(server._Refused) as refused, server._opening():
+        raise broken("DIR", errno.EIO)
+    assert refused.value.code is Exit.IO_ERROR

@@ -22,7 +22,7 @@ from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
 from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor, is_damage
 from broker.waiting.pager import PageDamaged, PageLost
-from store.errors import StoreFailed
+from store.errors import DiskBroken, FullMidway, StoreFailed
 from store.lmdb_store import LmdbStore
 from tests.support.replaced_message import replace_message
 from tests.support.stores.poisoned import (
@@ -50,6 +50,7 @@ class FakeController:
         self.halted, self.filled, self.serving = "", True, True
         self.primary = SimpleNamespace(has_caught_up=True)
         self.admitted: list[Command] = []
+        self.codes: list[Exit] = []
         self.distrust: list[tuple[str, bool]] = []
 
     def submit(self, commands: list[Command]) -> None:
@@ -58,8 +59,9 @@ class FakeController:
     def stop_serving(self) -> None:
         self.serving = False
 
-    def distrusted(self, reason: str, *, disk: bool) -> None:
+    def distrusted(self, reason: str, *, disk: bool, code: Exit = Exit.INTERNAL) -> None:
         self.distrust.append((reason, disk))
+        self.codes.append(code)
 
 
 class FakePersister:
@@ -146,9 +148,11 @@ def test_what_the_disk_did_is_not_blamed_on_a_command_or_the_store(
     of_checkpoint = StoreFailed("a checkpoint failed")
     of_checkpoint.__cause__ = PageLost("a page is gone")
     for error in (PageLost("a page is gone"), of_checkpoint):
-        assert member.supervisor.failed(error) == (Exit.DISK, "a page is gone")
+        assert member.supervisor.failed(error) == (Exit.LATE_DISK, "a page is gone")
         assert not is_damage(error)
     assert member.supervisor.failed(StoreFailed("x")) == (Exit.INTERNAL, "the store failed: x")
+    assert member.supervisor.failed(DiskBroken("x")) == (Exit.IO_ERROR, "the store failed: x")
+    assert member.supervisor.failed(FullMidway("x")) == (Exit.FULL, "the store failed: x")
     assert not member.supervisor.evidence.all(KIND)
 
 
