@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from broker.findings.situation import MemberSeen, Situation
 from broker.machine.handlers.alarms import DISK, FULL, MEMORY, WORDS
+from broker.statistics.figures import Figures
 from broker.statistics.noted_queues import Few
 from vsync.types import record
 
@@ -35,6 +36,7 @@ NAMES = {
     "member-late": (WARNING, MEMBER),
     "disk-slow": (WARNING, STORE),
     "disk-lags": (WARNING, STORE),
+    "checkpoint-late": (WARNING, STORE),
     "clock-off": (WARNING, MEMBER),
     "views-unsteady": (WARNING, CLUSTER),
     "ring-link-down": (WARNING, LINK),
@@ -62,6 +64,9 @@ LATE_S = 1.0
 """Reported from this many seconds of lateness of the process in ten minutes."""
 SLOW_COMMITS_S = 5.0
 """Reported from this many seconds of slow commits in ten minutes."""
+LONG_LOG = 3
+"""Reported above this many times the log behind the checkpoint with which the next one is due; what
+is logged while one is written is far less."""
 CERTIFICATE_MS = 28 * 86_400_000
 LINKS = {
     "shovel": ("shovel-failed", "qpidctl shovel_status"),
@@ -310,6 +315,44 @@ def _slow_disks(seen: Situation) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _late_checkpoints(seen: Situation) -> Iterator[Finding]:
+    for one, figures in _measured(seen):
+        log, limit = figures["store_log_bytes"], figures["store_log_limit_bytes"]
+        if log <= LONG_LOG * limit or not limit:
+            continue
+        why, do = _why_late(figures)
+        yield Finding(
+            "checkpoint-late", [one.name],
+            f"{one.name} has {log / 1e6:.0f} MB of log behind its checkpoint, where the next one "
+            f"is due with {limit / 1e6:.0f} MB: {why}",
+            "Its next start executes all of that again, and its store grows until then.", do,
+        )  # fmt: skip
+
+
+def _why_late(figures: Figures) -> tuple[str, str]:
+    """Why no checkpoint was written, and what to do."""
+    if figures["quorum_halted"]:
+        return (
+            "its state is in doubt, and none is written of such a one",
+            "See member-faulty: when the doubt is settled, the next one is written by itself.",
+        )
+    if figures["store_checkpoint_under_way"]:
+        return (
+            "the one under way takes that long",
+            "Its disk is slow: look what else writes there (iostat -x 1), and whether it is about "
+            "to fail (dmesg, smartctl -a).",
+        )
+    if given_up := round(figures["store_checkpoints_given_up_total"]):
+        return (
+            f"there is no space for one, {given_up} were given up since it started",
+            "Free space on the disk of its --data-dir: a checkpoint is as large as its state.",
+        )
+    return (
+        "the reason is not known",
+        "Report it with qpid-cluster --diagnose; its log may say more.",
+    )
+
+
 def _certificates(seen: Situation) -> Iterator[Finding]:
     for one, figures in _measured(seen):
         ends_at_ms = round(figures["certificate_ends_at"]) * 1000
@@ -491,6 +534,7 @@ def _movers(seen: Situation) -> Iterator[Finding]:
 
 LOOKS: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     _not_serving, _faulty, _roles, _alarms, _certificates, _down, _late, _refused, _slow_disks,
+    _late_checkpoints,
     _unsteady, _sole_voter, _waiting_for_operators, _definitions, _queues, _movers, _joining,
 )  # fmt: skip
 

@@ -86,6 +86,7 @@ class Persister(Generic[StoreT, WriterT]):
         self._device, self._on_durable = device, on_durable
         self._checkpoint_bytes_min = checkpoint_bytes_min
         self._checkpoint_bytes, self._log_bytes = store.bytes_to_start()
+        self._behind = self._log_bytes  # of log behind the checkpoint in force
         self._uncounted = 0  # up to here it was handed over with the mark of a joining store
         self._reported = 0  # of the present store
         self._requested = False
@@ -123,10 +124,10 @@ class Persister(Generic[StoreT, WriterT]):
             if not counts:
                 self._uncounted = batch.last
             self._log_bytes += len(batch.entry)
+            self._behind += len(batch.entry)
         if self._feed is not None or not self.may_checkpoint(replica) or replica.half_way:
             return  # of a state that an item left half-way, nothing may be kept
-        limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
-        if self._log_bytes > limit + replica.machine.unfinished_bytes or self._requested:
+        if self._log_bytes > self.log_bytes_limit(replica) or self._requested:
             self._checkpoint(replica)
 
     def may_checkpoint(self, replica: Replica) -> bool:
@@ -144,9 +145,13 @@ class Persister(Generic[StoreT, WriterT]):
 
     @property
     def bytes_to_start(self) -> tuple[int, int]:
-        """How large the checkpoint is, and what was handed over since it was begun: as
-        `Store.bytes_to_start`, but without asking the store."""
-        return self._checkpoint_bytes, self._log_bytes
+        """As `Store.bytes_to_start`, with what was handed over, and without asking the store."""
+        return self._checkpoint_bytes, self._behind
+
+    def log_bytes_limit(self, replica: Replica) -> int:
+        """With how much log behind the checkpoint the next one is due."""
+        limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
+        return limit + replica.machine.unfinished_bytes
 
     def _submit(self, batch: AppliedBatch, promise: Promise, version: int, marker: Marker) -> None:
         before, history = self.meta, batch.history
@@ -163,11 +168,13 @@ class Persister(Generic[StoreT, WriterT]):
     def _checkpoint(self, replica: Replica) -> None:
         self._requested = False
         self._log_bytes = 0
+        covers = self._behind
 
         def done() -> None:
             if self._feed is feed:  # else the store was replaced meanwhile
                 self._feed = None
                 self._checkpoint_bytes = feed.bytes
+                self._behind -= covers
                 self.checkpoints += 1
 
         def given_up() -> None:
@@ -221,6 +228,7 @@ class Persister(Generic[StoreT, WriterT]):
             promised_epoch=self.meta.promised_epoch,
         )  # fmt: skip
         self._checkpoint_bytes, self._log_bytes = received.bytes_to_start()
+        self._behind = self._log_bytes
         self._uncounted = self._reported = 0
         self.switching = True
         self._device.switch(self.writer, received, self.store, self.meta, self._in_force)

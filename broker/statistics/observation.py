@@ -229,12 +229,17 @@ class Observation:
         }
 
     def _of_store(self) -> Figures:
-        counters = self._member.persister.writer.all_counters()
+        persister = self._member.persister
+        counters = persister.writer.all_counters()
         slow = self._slow_commits.recent(self._loop.time())
         return {
             "store_commits_total": counters["commits"],
             "store_entries_total": counters["entries"],
             "store_checkpoints_total": counters["checkpoints"],
+            "store_checkpoints_given_up_total": counters["checkpoints_given_up"],
+            "store_checkpoint_under_way": persister.checkpoint_to_come,
+            "store_log_bytes": persister.bytes_to_start[1],
+            "store_log_limit_bytes": persister.log_bytes_limit(self._controller.replica),
             "store_commit_p50_s": self.commit_took.quantile(0.5),
             "store_commit_p99_s": self.commit_took.quantile(0.99),
             "slow_commits_recent": slow.times,
@@ -242,7 +247,7 @@ class Observation:
             "slow_commits_longest_s": slow.longest_s,
             "slow_commits_since_s": slow.since_s,
             "store_waiting_bytes": counters["waiting_bytes"],
-            "store_full": bool(self._member.persister.writer.full),
+            "store_full": bool(persister.writer.full),
         }
 
     def _of_pages(self) -> Figures:

@@ -196,19 +196,22 @@ def test_whoever_asks_again_before_it_is_begun_has_none(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def full(store: LmdbStore, _: int) -> object:
+    """No space for a checkpoint."""
+
+    class Full:
+        def add(self, _: list[bytes]) -> None:
+            raise NoSpace(str(store.path), 1)
+
+        def abandon(self) -> None:
+            """Nothing is there."""
+
+    return Full()
+
+
 def test_without_space_the_stop_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(store: LmdbStore, position: int) -> object:
-        class Full:
-            def add(self, _: list[bytes]) -> None:
-                raise NoSpace(str(store.path), 1)
-
-            def abandon(self) -> None:
-                """Nothing is there."""
-
-        return Full()
-
     async def test(rig: Rig) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(LmdbStore, "stage", full)
@@ -245,5 +248,37 @@ def test_a_state_that_cannot_be_packed_is_told_apart_from_a_disk_that_failed(
         rig.before_stop.skip(str(error))
         assert not rig.awaited()
         rig.apply()
+
+    run(tmp_path, test)
+
+
+def test_the_log_behind_the_checkpoint_is_counted_as_the_store_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside a checkpoint that is being written, and behind one that was given up."""
+
+    async def settled(rig: Rig) -> None:
+        async with asyncio.timeout(30):
+            while rig.persister.writer.lag().waiting or rig.persister.checkpoint_to_come:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    async def test(rig: Rig) -> None:
+        await settled(rig)
+        assert rig.persister.bytes_to_start == rig.store.bytes_to_start()
+        with monkeypatch.context() as patch:
+            patch.setattr(LmdbStore, "stage", full)
+            rig.persister.request_checkpoint()
+            rig.apply()
+            await settled(rig)
+        assert rig.persister.bytes_to_start == rig.store.bytes_to_start()
+        before = rig.persister.bytes_to_start[1]
+        rig.persister.request_checkpoint()
+        rig.apply()
+        rig.apply()
+        assert rig.persister.bytes_to_start[1] > before, "until it is written"
+        await settled(rig)
+        (size, behind), (there, log) = rig.persister.bytes_to_start, rig.store.bytes_to_start()
+        assert size == there
+        assert 0 < behind <= log < before, "it counts whole a commit of which a part is covered"
 
     run(tmp_path, test)

@@ -101,6 +101,10 @@ EDGES = {
         other(member("b", slow_commits_recent=9, slow_commits_recent_s=SLOW_COMMITS_S)),
         other(member("b", slow_commits_recent=9, slow_commits_recent_s=SLOW_COMMITS_S - 0.01)),
     ),
+    "checkpoint-late": Edge(
+        other(member("b", store_log_bytes=301e6, store_log_limit_bytes=100e6)),
+        other(member("b", store_log_bytes=300e6, store_log_limit_bytes=100e6)),
+    ),
     "disk-lags": Edge({"disk_alarm": "the disk lags"}, {"disk_alarm": ""}),
     "clock-off": Edge({"clock_alarms": {"b": "the clock of b is 12.0 s ahead"}}, {}),
     "views-unsteady": Edge(views(5), views(4)),
@@ -317,3 +321,29 @@ def test_what_a_member_cannot_know_is_said() -> None:
         "queues, shovels and links: a is INQUORATE, so what it holds may be old",
         "disk, memory and pauses of b: a has not heard of them lately",
     ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "why", "do"),
+    [
+        (
+            {"store_checkpoints_given_up_total": 4},
+            "no space for one, 4 were given up",
+            "Free space",
+        ),
+        ({"store_checkpoint_under_way": 1}, "the one under way takes that long", "disk is slow"),
+        ({"quorum_halted": 1}, "its state is in doubt", "member-faulty"),
+        ({}, "the reason is not known", "--diagnose"),
+    ],
+)
+def test_a_late_checkpoint_has_its_cause(figures: dict[str, Any], why: str, do: str) -> None:
+    late = member("b", store_log_bytes=640e6, store_log_limit_bytes=64e6, **figures)
+    (found,) = [one for one in told(**other(late)) if one.name == "checkpoint-late"]
+    assert found.objects == ["b"]
+    assert "640 MB of log behind its checkpoint, where the next one is due with 64 MB" in found.what
+    assert why in found.what
+    assert do in found.do
+
+
+def test_a_member_that_has_not_said_its_limit_yet_has_no_late_checkpoint() -> None:
+    assert not told(**other(member("b", store_log_bytes=5.0, store_log_limit_bytes=0.0)))
