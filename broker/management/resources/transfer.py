@@ -51,9 +51,13 @@ from broker.management.resources.definitions import (
 from broker.management.resources.overview import API_RELEASE
 from broker.management.slices import Slices
 from broker.release import version
+from broker.shovels.upstreams import INTERNAL, PURPOSE
 
 log = logging.getLogger("qpidd.management")
 
+OF_LINKS = "federation: "
+"""So begin the names of exchanges that federation links make at their upstream, and bind, for
+themselves: they stand in no document, their bindings do."""
 BATCH = 64
 """Number of declarations in progress at once."""
 VALUES_MAX = 1_000_000
@@ -230,6 +234,7 @@ class Import:
                 await self._slices.step()
             for name, declarations in wanted.items():
                 await self._declare(name, declarations)
+        await self._links()
         self._hint()
 
     def _hint(self) -> None:
@@ -309,11 +314,10 @@ class Import:
                 limits = _amqp_table(table_field(row, "value"))
                 await self._define("vhost_limit", vhost, "limits", limits)
             elif component == OPERATOR_POLICIES:
-                body = _amqp_table(table_field(row, "value"))
-                await self._define("operator_policy", vhost, name, body)
-            else:
-                value: Table = {"value": to_amqp(row.get("value"))}
-                await self._define("parameter", vhost, f"{component}/{name}", value)
+                value = table_field(row, "value")
+                if "definition" in value:
+                    value = {**value, "definition": _of_pairs(value["definition"])}
+                await self._define("operator_policy", vhost, name, _amqp_table(value))
         for row in self._rows("policies"):
             await self._define("policy", self._name_of_vhost(row), text_field(row, "name"), {
                 "pattern": text_field(row, "pattern"),
@@ -321,6 +325,15 @@ class Import:
                 "priority": to_amqp(row.get("priority", 0)),
                 "apply-to": text_field(row, "apply-to", "all"),
             })  # fmt: skip
+
+    async def _links(self) -> None:
+        """Shovels and upstreams, last: one that runs makes its queues where they are not there."""
+        for row in self._rows("parameters"):
+            component = text_field(row, "component")
+            if component not in (VHOST_LIMITS, OPERATOR_POLICIES):
+                name = f"{component}/{text_field(row, 'name')}"
+                value: Table = {"value": to_amqp(row.get("value"))}
+                await self._define("parameter", self._name_of_vhost(row), name, value)
 
     # -- what clients declare ----------------------------------------------------------------
 
@@ -340,6 +353,8 @@ class Import:
         if name in vhost.queues:
             return None
         arguments = _amqp_table(table_field(row, "arguments"))
+        if arguments.get(INTERNAL) == PURPOSE:  # its link makes it again, as it needs it
+            return None
         kind = text_field(row, "type", "")
         access = self._broker.clients.gateway.access
         if kind and access.default_queue_type(vhost.name):
@@ -361,6 +376,8 @@ class Import:
             exchange is not None
             and (source, to_queue, end, key, canonical(arguments)) in exchange.bindings
         ):
+            return None
+        if source.startswith(OF_LINKS) or (end.startswith(OF_LINKS) and not to_queue):
             return None
         method = "queue.bind" if to_queue else "exchange.bind"
         return _Declaration(
@@ -393,6 +410,18 @@ async def load(broker: Broker, document: Object) -> None:
         await asyncio.sleep(SERVING_POLL_S)
     by = Identity(LOADER, frozenset({"administrator"}), "127.0.0.1:0")
     await Import(broker, by, document).run()
+
+
+def _of_pairs(value: Json) -> Json:
+    """An object that RabbitMQ's `rabbitmqctl export_definitions` wrote as a list of pairs."""
+    if not isinstance(value, list):
+        return value
+    found: Object = {}
+    for pair in value:
+        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
+            return value
+        found[pair[0]] = pair[1]
+    return found
 
 
 def _amqp_table(value: Object) -> Table:

@@ -231,6 +231,82 @@ def test_a_virtual_host_says_which_type_queues_without_one_have(api: Api) -> Non
     assert api.ask("DELETE", "vhosts/typed").status == 204
 
 
+def test_a_shovel_of_a_document_finds_the_queues_as_the_document_has_them(api: Api) -> None:
+    """One that ran first would make its queue without arguments, and the queue would stay so."""
+    shovel = {"src-uri": "amqp:///tools", "src-queue": "from", "dest-uri": "amqp:///tools",
+              "dest-queue": "to"}  # fmt: skip
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    document = {
+        "vhosts": [{"name": "tools"}],
+        "permissions": [{"user": "guest", "vhost": "tools", **everything}],
+        "parameters": [
+            {"vhost": "tools", "component": "shovel", "name": "first", "value": shovel},
+        ],
+        "queues": [
+            {"name": name, "vhost": "tools", "arguments": {"x-max-priority": 5}}
+            for name in ("from", "to")
+        ],
+    }  # fmt: skip
+    assert api.ask("POST", "definitions", document).status == 204
+    queues = api.rows("queues/tools")
+    for name in ("from", "to"):
+        assert queues[name]["arguments"] == {"x-max-priority": 5}
+    assert api.row("parameters/shovel/tools/first")["value"] == shovel
+    # And one that cannot run is found when all else is there.
+    broken = {"vhost": "tools", "component": "shovel", "name": "second",
+              "value": {**shovel, "src-protocol": "amqp10"}}  # fmt: skip
+    more = {"parameters": [broken], "queues": [{"name": "later", "vhost": "tools"}]}
+    refused = api.ask("POST", "definitions", more)
+    assert refused.status == 400
+    assert "parameters[0]" in str(refused.body)
+    assert "later" in api.rows("queues/tools")
+    assert api.ask("DELETE", "vhosts/tools").status == 204
+
+
+def test_what_federation_left_at_rabbitmq_is_not_taken_in(api: Api) -> None:
+    """The links make their queues and exchanges again; the exchanges are in no document."""
+    link = "federation: events -> far"
+    document = {
+        "vhosts": [{"name": "up"}],
+        "permissions": [
+            {"user": "guest", "vhost": "up", "configure": ".*", "write": ".*", "read": ".*"}
+        ],
+        "exchanges": [{"name": "events", "vhost": "up", "type": "topic"}],
+        "queues": [
+            {"name": link, "vhost": "up", "arguments": {"x-internal-purpose": "federation"}},
+            {"name": "federation: mine", "vhost": "up"},
+        ],
+        "bindings": [
+            {"source": "events", "vhost": "up", "destination": f"{link} A",
+             "destination_type": "exchange", "routing_key": "#"},
+            {"source": f"{link} A", "vhost": "up", "destination": link,
+             "destination_type": "queue", "routing_key": ""},
+            {"source": "events", "vhost": "up", "destination": "federation: mine",
+             "destination_type": "queue", "routing_key": "a"},
+        ],
+    }  # fmt: skip
+    assert api.ask("POST", "definitions", document).status == 204
+    assert set(api.rows("queues/up")) == {"federation: mine"}
+    bindings = api.row("definitions/up")["bindings"]
+    assert [one["destination"] for one in bindings] == ["federation: mine"]  # type: ignore[attr-defined]
+    assert api.ask("DELETE", "vhosts/up").status == 204
+
+
+def test_an_operator_policy_comes_as_rabbitmqctl_writes_it(api: Api) -> None:
+    """RabbitMQ 3.10's command line writes its definition as pairs, and itself cannot read them."""
+    value = {"pattern": "^capped", "priority": 0, "apply-to": "queues"}
+    for definition in ([["expires", 864000], ["max-length", 10]], {"max-length": 10}):
+        row = {"vhost": "/", "component": "operator_policy", "name": "cap",
+               "value": {**value, "definition": definition}}  # fmt: skip
+        assert api.ask("POST", "definitions", {"parameters": [row]}).status == 204
+        assert api.row("operator-policies/%2F/cap")["definition"] == dict(definition)
+    broken = {**row, "value": {**value, "definition": [["expires"]]}}
+    refused = api.ask("POST", "definitions", {"parameters": [broken]})
+    assert refused.status == 400
+    assert "definition must be a dictionary" in str(refused.body)
+    assert api.ask("DELETE", "operator-policies/%2F/cap").status == 204
+
+
 def test_documents_that_are_refused_say_where(api: Api) -> None:
     for document, named in (
         ({"queues": {}}, "queues"),
