@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 @click.option(
     "--export",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also write the records of closed segments as Parquet to this new directory.",
+    help="Also write the records as Parquet to this new directory, by Spark.",
 )
 @click.option("--verbose", is_flag=True, help="Show Spark's own messages.")
 @with_version

@@ -19,7 +19,7 @@ from tools.verify.clients import histories
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, Row, ends_of
+from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import Dropped, is_little, mark_dropped, pinned_segments, size_of
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
@@ -37,7 +37,7 @@ class CheckOptions:
     timeline: bool = False  # also build a timeline, for pictures
     since: Path | None = None  # a saved checkpoint to begin from
     save: Path | None = None  # where to save the checkpoint that was reached
-    export: Path | None = None  # a new directory for the closed segments as Parquet
+    export: Path | None = None  # a new directory for the records as Parquet
     everywhere: bool = False  # the queue contract in the logs of all members
 
 
@@ -105,16 +105,16 @@ def _save(path: Path, report: Report, rows: list[Row]) -> str:
 
 
 def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
-    """Write the records of closed segments as Parquet, partitioned by member and incarnation."""
+    """Write the records of all segments as Parquet, partitioned by member and incarnation."""
     from pyspark.sql import functions as f
 
     from tools.verify.input.source import read_table
 
-    files = [row.file for row in rows if row.kind == SEGMENT and ends_of(row).closed]
+    files = [row.file for row in rows if row.kind == SEGMENT]
     records = read_table(spark, "records", [Path(file) for file in files])
     kept = records.filter(f.col("kind") < SEGMENT)
     kept.write.partitionBy("member", "incarnation").parquet(str(directory))
-    return f"{directory}: the records of closed segments as Parquet"
+    return f"{directory}: the records of {len(files)} segments as Parquet"
 
 
 def _verify(

@@ -295,16 +295,20 @@ def test_what_federation_left_at_rabbitmq_is_not_taken_in(api: Api) -> None:
 def test_an_operator_policy_comes_as_rabbitmqctl_writes_it(api: Api) -> None:
     """RabbitMQ 3.10's command line writes its definition as pairs, and itself cannot read them."""
     value = {"pattern": "^capped", "priority": 0, "apply-to": "queues"}
-    for definition in ([["expires", 864000], ["max-length", 10]], {"max-length": 10}):
+
+    def document(definition: object) -> dict[str, object]:
         row = {"vhost": "/", "component": "operator_policy", "name": "cap",
                "value": {**value, "definition": definition}}  # fmt: skip
-        assert api.ask("POST", "definitions", {"parameters": [row]}).status == 204
-        assert api.row("operator-policies/%2F/cap")["definition"] == dict(definition)
-    broken = {**row, "value": {**value, "definition": [["expires"]]}}
-    refused = api.ask("POST", "definitions", {"parameters": [broken]})
+        return {"parameters": [row]}
+
+    meant = {"expires": 864000, "max-length": 10}
+    for definition in ([[name, number] for name, number in meant.items()], meant):
+        assert api.ask("POST", "definitions", document(definition)).status == 204
+        assert api.row("operator-policies/%2F/cap")["definition"] == meant
+        assert api.ask("DELETE", "operator-policies/%2F/cap").status == 204
+    refused = api.ask("POST", "definitions", document([["expires"]]))
     assert refused.status == 400
     assert "definition must be a dictionary" in str(refused.body)
-    assert api.ask("DELETE", "operator-policies/%2F/cap").status == 204
 
 
 def test_documents_that_are_refused_say_where(api: Api) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.dataset
 import pytest
 from click.testing import CliRunner, Result
 
@@ -104,6 +105,11 @@ class TestVerdicts:
         assert first.exit_code == 0, first.output
         files = list(export.glob("member=*/incarnation=*/*.parquet"))
         assert {file.parent.parent.name[-1] for file in files} == {"a", "b", "c"}
+        exported = pyarrow.dataset.dataset(export, partitioning="hive").to_table(["file", "kind"])
+        held = {Path(file).name for file in exported["file"].to_pylist()}
+        assert held == {
+            path.name for path in logs.rglob("*.qml")
+        }  # the ones that nobody closed, too
         again = run("--json", "--since", str(point), str(logs))
         assert again.exit_code == 0, again.output
         one, two = (json.loads(result.stdout)["counts"] for result in (first, again))

@@ -6,6 +6,7 @@ which member, and at which position.
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,11 +206,32 @@ class TestDamage:
         paths = sorted((tmp_path / "a").iterdir())
         paths[1].unlink()
         (tmp_path / "x").mkdir()
-        (tmp_path / "x" / paths[0].name).write_bytes(paths[0].read_bytes())
+        changed = paths[0].read_bytes()
+        changed = changed[:-1] + bytes([changed[-1] ^ 1])  # else it is a copy
+        (tmp_path / "x" / paths[0].name).write_bytes(changed)
         report = verify(spark, [tmp_path])
         found_in_log = [found.what for found in report.findings if found.property == "LOG"]
         assert any("segment 1 is missing" in what for what in found_in_log)
         assert any("both claim to be segment 0" in what for what in found_in_log)
+
+    def test_a_log_that_was_collected_twice(self, spark: SparkSession, tmp_path: Path) -> None:
+        """The same again, as it was sooner, and compressed: each is read once."""
+        good_history().write(tmp_path, segment_bytes=1500)
+        paths = sorted((tmp_path / "a").iterdir())
+        alone = verify(spark, [tmp_path])
+        for name in ("again", "sooner", "packed"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "again" / paths[0].name).write_bytes(paths[0].read_bytes())
+        (tmp_path / "sooner" / paths[-1].name).write_bytes(paths[-1].read_bytes()[:-100])
+        packed = tmp_path / "packed" / f"{paths[1].name}.gz"
+        packed.write_bytes(gzip.compress(paths[1].read_bytes()))
+        report = verify(spark, [tmp_path])
+        assert report.consistent
+        assert report.counts == alone.counts
+        copies = [note for note in report.notes if "is a copy of" in note]
+        assert len(copies) == 3
+        assert any(f"{tmp_path / 'sooner' / paths[-1].name} is a copy of {paths[-1]}" in note
+                   for note in copies)  # fmt: skip
 
 
 class TestNoVerdict:

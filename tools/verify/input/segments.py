@@ -57,8 +57,40 @@ def pinned_segments(places: list[Path]) -> Iterator[tuple[list[Path], Dropped]]:
             except OSError as error:
                 raise BadInput(f"{error.filename}: {error.strerror}") from error
             if dropped_before(found) == dropped:
+                found, copies = without_copies(found)
+                dropped.notes.extend(copies)
                 yield found, dropped
                 return
+
+
+def without_copies(found: list[Path]) -> tuple[list[Path], list[str]]:
+    """Leave out what was collected twice: of a log, the same again or as it was sooner.
+
+    Two that have one name and differ stay, as a fault of the log.
+    """
+    named: dict[tuple[str, int, int], list[Path]] = {}
+    for path in found:
+        named.setdefault(identity_of(path), []).append(path)
+    left_out, notes = set(), []
+    for paths in named.values():
+        if len(paths) == 1:
+            continue
+        try:
+            by_size = sorted(
+                ((open_segment(path), path) for path in paths), key=_size, reverse=True
+            )
+        except (OSError, LogError):
+            continue  # the check says what is wrong with it
+        data, longest = by_size[0]
+        for other, path in by_size[1:]:
+            if data.startswith(other):
+                left_out.add(path)
+                notes.append(f"{path} is a copy of {longest}, and was not read")
+    return [path for path in found if path not in left_out], notes
+
+
+def _size(one: tuple[bytes, Path]) -> int:
+    return len(one[0])
 
 
 def find_segments(places: list[Path]) -> list[Path]:
