@@ -70,7 +70,8 @@ if TYPE_CHECKING:
 @click.option(
     "--alert-command",
     metavar="COMMAND",
-    help="With --follow: run this for each finding, with the finding as JSON on standard input.",
+    help="With --follow: run this program for each finding, without a shell, with the finding "
+    "as JSON on standard input.",
 )
 @click.option(
     "--alert-url", metavar="URL", help="With --follow: POST each finding as JSON to this URL."

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
 
 T = TypeVar("T")
+_CAUSE = re.compile(r"^.*\borg\.apache\.spark\.\w*Exception: (.+)$", re.MULTILINE)
 PACKAGE = "tools"
 JAVA_MIN = 17
 
@@ -111,6 +112,7 @@ def pack_code(target: Path) -> Path:
 
 
 def _start(master: str, verbose: bool, scratch: Path, options: dict[str, Any]) -> SparkSession:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -133,12 +135,21 @@ def _start(master: str, verbose: bool, scratch: Path, options: dict[str, Any]) -
     builder = SparkSession.builder.master(master).appName("qpid-cluster-verify")
     try:
         session: SparkSession = builder.config(map=options).getOrCreate()
-    except (PySparkException, OSError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
         log = scratch / "stderr"
-        tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
-        raise BadInput(f"Spark did not start: {error}\n{tail}") from error
+        said = log.read_text(errors="replace") if log.exists() else ""
+        raise BadInput(f"Spark did not start: {why_not(master, str(error), said)}") from error
     session.sparkContext.setLogLevel("INFO" if verbose else "ERROR")
     return session
+
+
+def why_not(master: str, error: str, said: str) -> str:
+    """Why Spark did not start, in a line; else its error, and the end of what Java said."""
+    if not master.startswith("local") and "Failed to connect to master" in said:
+        return f"no master of a Spark cluster answers at {master}"
+    if (cause := _CAUSE.search(f"{error}\n{said}")) is not None:
+        return f"{cause[1]} (--verbose shows all)"
+    return f"{error}\n{said[-2000:]}"
 
 
 def _prepare_environment(scratch: Path, here: bool) -> None:

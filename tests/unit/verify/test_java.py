@@ -9,7 +9,7 @@ import pytest
 
 from tools.verify import spark_session
 from tools.verify.findings import BadInput
-from tools.verify.spark_session import find_java, java_version
+from tools.verify.spark_session import find_java, java_version, why_not
 
 
 @pytest.fixture
@@ -50,3 +50,22 @@ def test_the_java_of_the_wheel_is_wrapped(tmp_path: Path) -> None:
     wrapper.chmod(0o755)
     given = [str(wrapper), "-a", "--add-modules=jdk.incubator.vector", "b c"]
     assert subprocess.run(given, capture_output=True, text=True, check=True).stdout == "-a b c\n"
+
+
+UNRESPONSIVE = """26/11/29 WARN StandaloneAppClient: Failed to connect to master 10.0.0.9:7077
+org.apache.spark.SparkException: Exception thrown in awaitResult:
+Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7077
+"""
+NO_URL = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'
+\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:3356)
+"""
+NO_MEMORY = "Could not allocate compressed class space: 1073741824 bytes"
+
+
+def test_why_spark_did_not_start_is_said_in_a_line() -> None:
+    said = why_not("spark://10.0.0.9:7077", "An error occurred while calling None.x.", UNRESPONSIVE)
+    assert said == "no master of a Spark cluster answers at spark://10.0.0.9:7077"
+    said = why_not("local[x]", NO_URL, "")
+    assert said == "Could not parse Master URL: 'local[x]' (--verbose shows all)"
+    assert NO_MEMORY in why_not("local[*]", "[JAVA_GATEWAY_EXITED] Java gateway exited", NO_MEMORY)

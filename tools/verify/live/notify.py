@@ -29,6 +29,7 @@ WAITS_S = (1.0, 5.0, 15.0, 30.0)  # between tries: one more try than waits
 TRY_S = 15.0
 END_S = 20.0  # at the end of the command, for what is still to be told
 LOOK_S = 0.2
+_OF_SHELLS = frozenset(("|", "||", "&&", ";", ">", ">>", "<", "2>&1", "&"))
 _SAID_BYTES = 1000  # of what a command that failed wrote last
 
 Deliver = Callable[[bytes], None]
@@ -138,6 +139,11 @@ def to_command(command: str) -> Deliver:
         raise BadInput(f"--alert-command {command}: {error}") from error
     if not words:
         raise BadInput("--alert-command is empty: name a program, with its arguments if any")
+    if found := _OF_SHELLS.intersection(words):
+        raise BadInput(
+            f"--alert-command {command}: no shell reads it, so {min(found)} would be an argument; "
+            f"write sh -c {shlex.quote(command)}"
+        )
 
     def deliver(document: bytes) -> None:
         # No pipes: what the command leaves in the background would hold them open.

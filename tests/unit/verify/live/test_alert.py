@@ -92,6 +92,7 @@ def test_what_needs_following_is_refused_without(tmp_path: Path, more: str) -> N
     [
         (["--alert-url", "ftp://x"], "begins with http:// or https://"),
         (["--alert-command", "'"], "No closing quotation"),
+        (["--alert-command", "cat >> told"], "write sh -c 'cat >> told'"),
         (["--metrics-port", "http"], "give PORT or HOST:PORT"),
     ],
 )
