@@ -131,6 +131,10 @@ def test_backing_off_doubles_up_to_a_limit_and_starts_afresh_after_a_while() -> 
             now += 0.01
         waits.append(round(now - start, 1))
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
+    backed_off.reset((B,), now + 0.1)  # in a ring, but it ended just now
+    backed_off.add(B, now + 0.1)
+    assert backed_off.has(B, now + 1.0)
+    now += 1.1
     backed_off.reset((B,), now + 3.0)
     backed_off.add(B, now + 3.0)
     assert not backed_off.has(B, now + 3.3)
@@ -329,6 +333,28 @@ def test_a_lost_commit_token_is_sent_again() -> None:
         net.boot(name)
     net.settle("abc", within=1.0)
     assert len(lost) == 2
+
+
+def test_25_the_first_token_waits_for_the_second_rotation_of_the_commit_token() -> None:
+    """A second copy of the first rotation's last hop is none of it: others lack the entries yet."""
+    net = Net("ab")
+    a, b = net.nodes["a"], net.nodes["b"]
+    receive_once = a.receive
+
+    def receive_twice(frame: bytes, now: float) -> None:
+        receive_once(frame, now)
+        if frame[1] == FrameKind.COMMIT:
+            receive_once(frame, now)
+
+    a.receive = receive_twice  # type: ignore[method-assign]
+
+    def has_originated() -> bool:
+        return a.membership.recovery is not None and a.membership.recovery.originated
+
+    net.run(1.0, has_originated)
+    assert b.phase is Phase.RECOVERY
+    assert a.counters["commit_again"] >= 1
+    net.settle("ab")
 
 
 def test_a_representative_that_dies_before_its_commit_token() -> None:

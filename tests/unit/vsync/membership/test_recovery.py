@@ -177,3 +177,11 @@ def test_installation_takes_two_full_rotations_after_the_exchange() -> None:
     busy = token._replace(recovering=True)
     verdicts = [trying.complete(t, 0) for t in (token, token, busy, token, token, token, token)]
     assert verdicts == [False] * 6 + [True]
+
+
+def test_only_two_arrivals_in_a_row_prove_that_all_have_all_frames() -> None:
+    """Who raises aru to its own may raise it over another's head: the next arrival tells."""
+    trying = recovery(old_ring(frame(1, 0)), entry(old_ring(frame(1, 0))))
+    token = trying.ring.first_token()._replace(seq=3)
+    verdicts = [trying.complete(token, aru) for aru in (0, 0, 3, 2, 3, 3)]
+    assert verdicts == [False] * 5 + [True]
