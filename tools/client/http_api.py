@@ -228,6 +228,10 @@ def absent(method: str, names: tuple[str, ...]) -> str:
             return f"virtual host '{vhost}' has no exchange '{source}' or no {target} '{end}'"
         case ("permissions" | "topic-permissions", vhost, user, *_) if method == "PUT":
             return f"there is no user '{user}' or no virtual host '{vhost}'"
+        case ("parameters", _, vhost, _) if method == "PUT":
+            return f"there is no virtual host '{vhost}'"
+        case ("parameters", component, vhost, name):
+            return f"there is no parameter '{name}' of {component} in virtual host '{vhost}'"
         case (kind, vhost, *_) if kind in _OF_VHOST and method == "PUT":
             return f"there is no virtual host '{vhost}'"
         case ("permissions" | "topic-permissions" as kind, vhost, user, *_):
@@ -242,7 +246,7 @@ def absent(method: str, names: tuple[str, ...]) -> str:
                 f"there is no such binding of exchange '{source}' to {target} '{end}' "
                 f"in virtual host '{vhost}'"
             )
-        case ("federation-links" | "shovels" as kind, "vhost", vhost, name, "restart"):
+        case ("federation-links" | "shovels" as kind, "vhost", vhost, name, *_):
             what = "shovel" if kind == "shovels" else "federation link"
             return f"there is no {what} '{name}' in virtual host '{vhost}'"
         case (kind, name, *_) if kind in _OF_ALL:

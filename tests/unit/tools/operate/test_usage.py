@@ -539,6 +539,12 @@ def test_addresses_and_credentials() -> None:
             "no federation link '7f' in virtual host",
         ),
         ("DELETE shovels vhost shop move restart", "no shovel 'move' in virtual host 'shop'"),
+        ("DELETE shovels vhost shop move", "no shovel 'move' in virtual host 'shop'"),
+        (
+            "DELETE parameters shovel shop move",
+            "no parameter 'move' of shovel in virtual host 'shop'",
+        ),
+        ("PUT parameters shovel shop move", "no virtual host 'shop'"),
         ("GET something else", "nothing at /api/something/else"),
     ],
 )
