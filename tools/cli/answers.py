@@ -13,7 +13,7 @@ Object: TypeAlias = dict[str, Json]
 
 
 def items(found: Json) -> list[Json]:
-    """What is in a list."""
+    """The items of a list; none if it is not one."""
     return found if isinstance(found, list) else []
 
 
@@ -23,12 +23,13 @@ def objects(found: Json) -> list[Object]:
 
 
 def fields(found: Json) -> Object:
-    """The fields of an object."""
+    """The fields of an object; none if it is not one."""
     return found if isinstance(found, dict) else {}
 
 
 def aligned(cells: Sequence[Sequence[str]], values: Sequence[Sequence[Json]] = ()) -> list[str]:
-    """Lines with columns as wide as their widest cell; numbers of `values` stand to the right."""
+    """Lines with columns as wide as their widest cell; numbers in `values` are aligned to the
+    right."""
     if not cells:
         return []
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]

@@ -9,7 +9,7 @@ from broker.exit_codes import Exit
 
 
 class ToolError(Exception):
-    """Ends a command with one sentence on stderr and an exit code of its own."""
+    """Ends a command with one sentence on stderr and its own exit code."""
 
     def __init__(self, sentence: str, code: Exit = Exit.FAILURE) -> None:
         super().__init__(sentence)
@@ -17,13 +17,13 @@ class ToolError(Exception):
 
 
 def os_reason(problem: OSError) -> str:
-    """What the system said, in words for a sentence."""
+    """The system's error, in words for a sentence."""
     if isinstance(problem, TimeoutError):
         return "no answer in time"
     return (problem.strerror or str(problem) or type(problem).__name__).lower()
 
 
 def meant(name: str, known: Iterable[str], before: str = "") -> str:
-    """A question, where one that is known has nearly this name; `before` stands before it."""
+    """A question, if a known name is similar to this one; `before` precedes it."""
     near = get_close_matches(name, [*known], 1, 0.75)
     return f"; is {before}{near[0]} meant?" if near else ""

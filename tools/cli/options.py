@@ -31,7 +31,7 @@ ENVIRONMENT_PREFIX = "QPIDD_"
 
 
 class Given(NamedTuple):
-    """One value as it was given, and the place where it was given."""
+    """One value as given, and where it was given."""
 
     text: str
     place: str
@@ -46,7 +46,7 @@ def environment_name(option: str) -> str:
 def read_option_file(path: Path) -> dict[str, Given]:
     """Read `name = value` lines (also `name=value`, `name="value"`; `#` starts a comment line).
 
-    The whole file is refused for one bad line: a typo must not start a broker with a default.
+    One bad line refuses the whole file: a typo must not start a broker with a default.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -83,7 +83,7 @@ def read_option_file(path: Path) -> dict[str, Given]:
 
 
 def ignored(environment: Mapping[str, str]) -> str:
-    """One sentence about variables that look like options and are none; empty: there are none."""
+    """One sentence about variables that look like options but are not; empty: there are none."""
     known = {environment_name(option) for option in (*DEFAULTS, "config")}
     names = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX)]
     found = sorted(set(names) - known)
@@ -95,7 +95,7 @@ def ignored(environment: Mapping[str, str]) -> str:
 
 
 def _unquoted(value: str, name: str, place: str) -> str:
-    """Take one pair of quotes off, as the original's manual writes values."""
+    """Remove one pair of quotes, as used in the original's manual."""
     quote = value[:1]
     if quote not in ("'", '"'):
         if " #" in value or "\t#" in value:
@@ -113,7 +113,7 @@ def _unquoted(value: str, name: str, place: str) -> str:
 def collect(
     typed: Mapping[str, str], environment: Mapping[str, str], config: Path | None
 ) -> dict[str, Given]:
-    """Each option's value from the highest place that gives it: typed, environment, file."""
+    """Each option's value from the first place that gives it: command line, environment, file."""
     given = read_option_file(config) if config is not None else {}
     for option in DEFAULTS:
         variable = environment_name(option)
@@ -125,7 +125,7 @@ def collect(
 
 
 def resolve(given: Mapping[str, Given]) -> BrokerOptions:
-    """Validate what was collected; an error names the place that the bad value came from."""
+    """Validate the collected values; an error names the place that a bad value came from."""
     try:
         return broker_options({option: value.text for option, value in given.items()})
     except OptionError as problem:
@@ -156,13 +156,13 @@ def with_options(table: Mapping[str, Option]) -> Callable[[Command], Command]:
 
 
 def _asked(name: str, problem: click.ClickException) -> str:
-    """The command, and the verb if it was one that was used wrongly: that has help of its own."""
+    """The command, including the verb if that was used wrongly: it has its own help."""
     context = problem.ctx if isinstance(problem, click.UsageError) else None
     return name if context is None else context.command_path
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Bytes that are no text in this locale come as lone surrogates, which nobody can send."""
+    """Bytes that are not text in this locale come as lone surrogates, which cannot be sent."""
     for argument in arguments:
         try:
             argument.encode()
@@ -175,7 +175,7 @@ def _check_text(arguments: Sequence[str]) -> None:
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""How a write of output fails in the midst of a command; other files are named where they fail."""
+"""How writing output fails in the middle of a command; other files are named where they fail."""
 
 
 def run_command(
@@ -186,7 +186,7 @@ def run_command(
     """Run a click command so that every failure is one sentence on stderr and a stable code."""
     name = command.name or "command"
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that this terminal cannot show is shown all the same, as \xfc.
+        # A name that this terminal cannot show appears as \xfc.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
@@ -207,10 +207,10 @@ def run_command(
 
 
 def _flush() -> OSError | None:
-    """Write what is left of the output, and return why it cannot be written.
+    """Write the rest of the output, and return why it cannot be written.
 
-    At its own end the interpreter would say so by a code and in words of its own; what it would
-    try again then goes nowhere.  Raises BrokenPipeError where nobody reads any more.
+    At its own end the interpreter would report the error with its own code and words; the output
+    that it would try to write again is discarded. Raises BrokenPipeError if nobody reads any more.
     """
     try:
         sys.stdout.flush()
@@ -225,7 +225,7 @@ def _flush() -> OSError | None:
 
 
 def _ended(command: click.Command, arguments: Sequence[str] | None, usage_code: int) -> int:
-    """Run it, say what failed, and return the exit code."""
+    """Run the command, print any failure, and return the exit code."""
     name = command.name or "command"
     try:
         _check_text(sys.argv[1:] if arguments is None else arguments)
@@ -241,7 +241,7 @@ def _ended(command: click.Command, arguments: Sequence[str] | None, usage_code: 
         return ended.exit_code
     except click.ClickException as problem:
         sentence = problem.format_message().rstrip(".")
-        if sentence.startswith("Usage: "):  # a command without its verb: the help says it all
+        if sentence.startswith("Usage: "):  # a command without its verb: the help says everything
             print(sentence, file=sys.stderr)
             return usage_code
         end = "" if sentence.endswith("?") else "."

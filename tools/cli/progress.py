@@ -42,7 +42,7 @@ class Progress:
         self._width = len(line)
 
     def note(self, text: str) -> None:
-        """One sentence worth keeping."""
+        """Print one sentence worth keeping."""
         if self._quiet:
             return
         self.clear()

@@ -10,16 +10,16 @@ import click
 
 Records = list[tuple[str, str]]
 LONGEST_NAME = 32
-"""Beyond this the text begins on a line of its own."""
+"""After a longer name the text begins on a separate line."""
 
 
 class OptionsInSections(click.Command):
-    """A command whose options stand under headings; `sections`: a heading by its first option."""
+    """A command with options under headings; `sections`: each heading by its first option."""
 
     sections: ClassVar[Mapping[str, str]] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, with headings."""
+        """Like click's, with headings."""
         title = "Options"
         found: dict[str, Records] = {}
         for parameter in self.get_params(ctx):
@@ -30,7 +30,7 @@ class OptionsInSections(click.Command):
 
 
 class VerbsInSections(click.Group):
-    """A command whose verbs stand under headings: the first whose expression fits the name."""
+    """A command with verbs under headings: the first whose expression matches the name."""
 
     sections: ClassVar[Sequence[tuple[str, re.Pattern[str]]]] = ()
 
@@ -39,7 +39,7 @@ class VerbsInSections(click.Group):
         return next((title for title, names in self.sections if names.fullmatch(verb)), "")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, with headings, and each help in full."""
+        """Like click's, with headings, and each help in full."""
         found: dict[str, Records] = {title: [] for title, _ in self.sections}
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)

@@ -9,12 +9,12 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 BROKER_VARIABLE = "QPID_BROKER"
-"""Names whom to ask where the command line does not, for all commands alike.  Without a port each
-takes its own: that of clients, or that of the management API."""
+"""Names the brokers to ask if the command line does not, for all commands alike. Without a port
+each command uses its own: the clients', or the management API's."""
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return what adds all of these to a command, in the order in which --help shows them."""
+    """Return a decorator that adds all of these to a command, in the order of --help."""
 
     def add(command: Command) -> Command:
         for option in reversed(options):
@@ -28,11 +28,11 @@ def with_version(command: Command) -> Command:
     """Add --version to a command."""
     return click.version_option(
         package_name="qpid-cluster-py", message="%(prog)s %(version)s", help="Show the release."
-    )(command)  # what it returns keeps the name of its first command
+    )(command)  # the result keeps the name of its first command
 
 
 def timeout_option(default_s: int) -> Callable[[Command], Command]:
-    """Return what adds --timeout to a command: seconds, 0 for ever."""
+    """Return a decorator that adds --timeout to a command: seconds, 0 for ever."""
     said = f"How long to wait for a connection and for an answer; 0: for ever. Default {default_s}."
     seconds = click.FloatRange(min=0)
     return click.option(
@@ -41,7 +41,7 @@ def timeout_option(default_s: int) -> Callable[[Command], Command]:
 
 
 class BrokerOption(click.Option):
-    """An option --broker that may be written --brokers, too; --help shows it once."""
+    """An option --broker with the alias --brokers; --help shows it once."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401 - as click has it
         shown = self.opts

@@ -13,8 +13,7 @@ from types import FrameType
 @contextmanager
 def ended_by(*signals: signal.Signals) -> Iterator[None]:
     """Turn each of the signals into SystemExit inside the block, so that `finally` and `with` clean
-    up; the exit status is the one that a shell gives for that signal.
-    """
+    up; the exit status is the one that a shell reports for that signal."""
 
     def leave(number: int, frame: object) -> None:
         sys.exit(128 + number)
@@ -29,10 +28,10 @@ def ended_by(*signals: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def held_back(*signals: signal.Signals, insisting: bool = False) -> Iterator[None]:
-    """Let each of the signals wait until the block has ended; in another thread than the main one,
-    which gets no signals, do nothing.
+    """Make each of the signals wait until the block has ended. Outside the main thread, which alone
+    gets signals, do nothing.
 
-    With `insisting` only the first waits: a block that may hang can be ended by a second one.
+    With `insisting` only the first one waits: a second one can end a block that hangs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -30,17 +30,17 @@ from vsync.types import record
 CHANNEL = 1
 RECEIVE_BYTES = 256 * 1024
 OUT_BYTES_HIGH = 1024 * 1024
-"""With more than this unsent, `congested` asks publishers to wait for the socket."""
+"""With more than this unsent, `congested` tells publishers to wait for the socket."""
 TRANSIENT_CODES = frozenset({CONNECTION_FORCED, RESOURCE_ERROR, INTERNAL_ERROR})
-"""Reasons for a connection.close that are the broker's: another broker may well say yes."""
+"""Reasons for a connection.close that concern only this broker: another one may accept."""
 NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""A socket has nothing more to give, or takes no more; the last two within TLS."""
+"""A socket has nothing to read, or accepts no more; the last two come from TLS."""
 NOT_OURS = {
     b"AMQP": "speaks another version of AMQP",
     b"\x15\x03": "speaks TLS at this port: write amqps:// before it",
     b"HTTP/": "speaks HTTP at this port: give the one for AMQP",
 }
-"""How what is no broker of ours begins to answer, and what it does."""
+"""The first bytes of answers from other kinds of servers, and what they are."""
 OTHER_PROTOCOLS = tuple(NOT_OURS)
 CAPABILITIES: dict[str, Value] = {
     "publisher_confirms": True,
@@ -52,15 +52,17 @@ CAPABILITIES: dict[str, Value] = {
 
 
 class ConnectionLost(Exception):
-    """The connection broke; what was not confirmed may or may not be there."""
+    """The connection broke; unconfirmed messages may or may not have arrived."""
 
 
 class TlsRefused(ConnectionLost):
-    """The broker is not trusted or speaks no TLS: it will not be another time either."""
+    """The broker is not trusted or speaks no TLS: trying again will not help."""
 
 
 class BrokerRefused(Exception):
-    """The broker refused, and so would all others of the cluster: a wrong name, right or option."""
+    """The broker refused, and all others of the cluster would too: a wrong name, right or
+    option.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -78,15 +80,15 @@ class Login:
     timeout_seconds: float = 10.0
     """Longest wait for a connection to open and for the answer to a method."""
     tls: ssl.SSLContext | None = None
-    """How the connection is encrypted; None: it is not."""
+    """The encryption of the connection; None: not encrypted."""
     mechanism: str = "PLAIN"
-    """Or EXTERNAL: the user is the one whom the client's certificate names."""
+    """Or EXTERNAL: the client's certificate names the user."""
     connection_name: str = ""
     """Shown in lists of connections."""
 
 
 class Delivery(NamedTuple):
-    """One message as it came."""
+    """One received message."""
 
     tag: int
     redelivered: bool
@@ -115,9 +117,10 @@ class PublisherConfirm(NamedTuple):
 
 
 class AmqpConnection:
-    """One open connection with one open channel.  Close it, or drop it when it is lost.
+    """One open connection with one open channel. Close it, or drop it when it is lost.
 
-    `admitted`: a socket whose other end has let its client in already, and awaits connection.open.
+    `admitted`: a socket whose other end has already let its client in, and waits for
+    connection.open.
     """
 
     def __init__(
@@ -137,13 +140,13 @@ class AmqpConnection:
         """Bytes to send; append whole frames only."""
         self.frame_max = codec.FRAME_MAX_BYTES
         self.cluster = ClusterName()
-        """Of which cluster the broker says that it is."""
+        """The cluster that the broker says it belongs to."""
         self.capabilities: frozenset[str] = frozenset()
-        """What the broker says that it can."""
+        """The capabilities that the broker announced."""
         self.blocked = ""
-        """Why the broker takes no publishes now; empty when it does."""
+        """Why the broker accepts no publishes now; empty if it does."""
         self._spoken = False
-        """Whether anything came; who speaks TLS there closes such a connection without a word."""
+        """Whether anything was received; a TLS server closes a plain connection without a word."""
         self._answers: list[tuple[str, tuple[Value, ...]]] = []
         self._rest = b""
         self._refused: BrokerRefused | None = None
@@ -213,7 +216,7 @@ class AmqpConnection:
         self.call("channel.open", (), "channel.open-ok")
 
     def reopen_channel(self) -> None:
-        """Close the channel and open it again: what is not acknowledged goes back."""
+        """Close the channel and open it again: unacknowledged messages go back."""
         self._send(CHANNEL, "channel.close", (200, "again", 0, 0))
         self._await("channel.close-ok", dropping=True)
         self.deliveries.clear()
@@ -250,9 +253,9 @@ class AmqpConnection:
         arguments: dict[str, Value] | None = None,
         on_new: Callable[[], None] = lambda: None,
     ) -> int:
-        """Make sure that the queue exists, durable when it is new; how many messages it holds.
+        """Make sure that the queue exists, durable if it is new; return its number of messages.
 
-        `on_new` is called when there was none.
+        `on_new` is called if there was none.
         """
         asked: tuple[Value, ...] = (queue, True, False, False, False, False, {})
         made: tuple[Value, ...] = (queue, False, True, False, False, False, arguments or {})
@@ -272,7 +275,7 @@ class AmqpConnection:
 
     @property
     def takes_numbers(self) -> bool:
-        """Whether the broker says that what a producer numbers is taken once."""
+        """Whether the broker announces that it takes numbered messages of a producer only once."""
         return "numbered_publishes" in self.capabilities
 
     def consume(
@@ -293,13 +296,15 @@ class AmqpConnection:
     # Methods without an answer: they leave with the next pump
 
     def send(self, name: str, args: tuple[Value, ...]) -> None:
-        """Append one method that asks for no answer (nowait)."""
+        """Append one method without an answer (nowait)."""
         self._send(CHANNEL, name, args)
 
     def publish(
         self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
     ) -> int:
-        """Append one publish; its number for `acks`, counted since the channel was opened."""
+        """Append one publish; return its number for `acks`, counted since the channel was
+        opened.
+        """
         codec.append_publish(
             self.out,
             CHANNEL,
@@ -325,9 +330,9 @@ class AmqpConnection:
     # Input and output
 
     def pump(self, timeout_seconds: float, also: int | None = None) -> bool:
-        """Send what can be sent, then take in what comes, waiting at most `timeout_seconds`.
+        """Send as much as possible, then read what arrives, waiting at most `timeout_seconds`.
 
-        `also` is a descriptor to wait on as well; the result says whether it can be read.
+        `also` is another descriptor to wait for; the result says whether it is readable.
         """
         if self.out:
             self.send_now()
@@ -353,9 +358,11 @@ class AmqpConnection:
         return also_ready
 
     def send_now(self) -> None:
-        """Write what the socket takes; for callers with a loop of their own instead of `pump`."""
+        """Write as much as the socket accepts; for callers with their own loop instead of
+        `pump`.
+        """
         if not self.out:
-            return  # nothing is sent, so a heartbeat is due all the same
+            return  # nothing is sent, so a heartbeat is still due
         try:
             sent = self._socket.send(self.out)
         except NOT_NOW:
@@ -366,7 +373,7 @@ class AmqpConnection:
         self._sent_at = time.monotonic()
 
     def receive_now(self) -> None:
-        """Read once and take the frames in; call it when the socket is readable."""
+        """Read once and handle the frames; call it when the socket is readable."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except NOT_NOW:
@@ -390,7 +397,8 @@ class AmqpConnection:
             raise refused
 
     def keep_alive(self, *, reading: bool = True) -> None:
-        """Send a heartbeat when one is due, and notice a silent broker, unless it is not read."""
+        """Send a heartbeat when one is due, and notice a silent broker, unless it is not being
+        read."""
         if not self._heartbeat:
             return
         now = time.monotonic()
@@ -405,7 +413,7 @@ class AmqpConnection:
     # Frames
 
     def take_frames(self, data: bytes) -> int:
-        """Take every whole frame of `data`; where the first incomplete one starts."""
+        """Handle every whole frame of `data`; return where the first incomplete one starts."""
         if data.startswith(OTHER_PROTOCOLS):
             if len(data) < len(codec.PROTOCOL_HEADER) and data.startswith(b"AMQP"):
                 return 0

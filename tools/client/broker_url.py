@@ -19,18 +19,18 @@ from vsync.types import record
 
 
 class Scheme(NamedTuple):
-    """What a beginning of the word means."""
+    """The meaning of a URL's scheme."""
 
     tls: bool
     port: int
-    """The usual one, when none is given."""
+    """The default port."""
 
 
 Schemes = Mapping[str, Scheme]
 
 
 def elsewhere(why: str) -> str:
-    """Why a member is not there, and what to do next: the cluster may be fine without it."""
+    """Why a member is unreachable, and what to do next: the cluster may be fine without it."""
     end = "" if why.endswith("?") else "."
     return (
         f"{why}{end} Any other member answers as well: name one, or several, of which the first "
@@ -44,13 +44,13 @@ AMQP: Schemes = {
     "amqp:tcp:": Scheme(False, AMQP_PORT),
     "amqp:ssl:": Scheme(True, AMQPS_PORT),
 }
-"""The last two as `qpid-cluster` shows the members' addresses."""
+"""The last two are the form in which `qpid-cluster` shows members' addresses."""
 HTTP: Schemes = {"http://": Scheme(False, 15672), "https://": Scheme(True, 15671)}
 
 
 @record
 class BrokerUrl:
-    """Where a broker is; what the word did not say is None."""
+    """The address of a broker; parts not given are None."""
 
     address: Address
     tls: bool = False
@@ -60,9 +60,10 @@ class BrokerUrl:
 
 
 def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
-    """Read one word; without a scheme it is the first of `schemes`.  ValueError is for operators.
+    """Parse one word; without a scheme it uses the first of `schemes`. ValueErrors are for
+    operators.
 
-    No text of an error quotes what stands before the `@`.
+    No error text quotes what precedes the `@`.
     """
     named = next((name for name in schemes if text.startswith(name)), "")
     scheme = schemes[named] if named else next(iter(schemes.values()))
@@ -90,10 +91,10 @@ def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
 
 
 def brokers(text: str, schemes: Schemes = AMQP) -> tuple[BrokerUrl, ...]:
-    """A list of brokers, in the order in which they are tried.  ValueError is for operators.
+    """Parse a list of brokers, in the order of attempts. ValueErrors are for operators.
 
-    What the first says holds for those after it that begin without a scheme, and its user and
-    virtual host for all.
+    The first one's scheme applies to those after it without a scheme, and its user and virtual host
+    apply to all.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:

@@ -32,14 +32,14 @@ DEFAULT = "guest"
 
 @record
 class Credentials:
-    """What was given beside the URL of the broker."""
+    """The credentials given beside the broker's URL."""
 
     user: str | None = None
     password: str | None = None
     tls: TlsFiles = field(default_factory=TlsFiles)
 
     def login(self, url: BrokerUrl) -> tuple[str, str]:
-        """The user and the password for a broker.  Raises ToolError."""
+        """The user and the password for a broker. Raises ToolError."""
         user = url.user or self.user or DEFAULT
         password = self.password if url.password is None else url.password
         if password is None:
@@ -47,7 +47,7 @@ class Credentials:
         return user, password
 
     def context(self, url: BrokerUrl) -> ssl.SSLContext | None:
-        """How the connection is encrypted, None when it is not.  Raises ToolError."""
+        """The encryption of the connection; None: not encrypted. Raises ToolError."""
         if url.tls:
             return client_context(self.tls)
         if self.tls.are_given:
@@ -66,7 +66,7 @@ def from_environment(
     tls: TlsFiles | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """What the options say, and the environment where they say nothing."""
+    """The options' values, completed from the environment."""
     found = os.environ if environment is None else environment
     if password is not None and password_file is not None:
         raise ToolError("give --password or --password-file, not both", Exit.USAGE)
@@ -101,13 +101,13 @@ def read_password(path: Path) -> str:
 
 
 def has_terminal() -> bool:
-    """Whether there is somebody to ask; standard input is closed where a shell says so."""
+    """Whether there is somebody to ask; a shell may have closed standard input."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 @cache
 def typed_password(user: str) -> str:
-    """What is typed at the terminal, once for a command; it is not shown.  Raises ToolError."""
+    """The password typed at the terminal, once per command; it is not shown. Raises ToolError."""
     if not has_terminal():
         raise ToolError(
             f"there is no password of user '{user}', and no terminal to ask for it: give "
@@ -147,11 +147,11 @@ OPTIONS = (
         "authority only; none: accept any certificate, and so any impostor. Default full.",
     ),
 )  # fmt: skip
-"""The options of which `taken` makes credentials."""
+"""The options from which `taken` makes credentials."""
 
 
 def taken(given: MutableMapping[str, Any]) -> Credentials:
-    """Take the values of `OPTIONS` out of those that click has for a command.  Raises ToolError."""
+    """Take the values of `OPTIONS` out of click's values for a command. Raises ToolError."""
     tls = TlsFiles(
         given.pop("ssl_ca"), given.pop("ssl_cert"), given.pop("ssl_key"),
         given.pop("ssl_verify") or VERIFY[0],

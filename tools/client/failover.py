@@ -29,25 +29,25 @@ PARAMETERS = (
     "randomize", "initialReconnectDelay", "maxReconnectDelay", "maxReconnectAttempts", "timeout"
 )  # fmt: skip
 NEXT_S = 5.0
-"""So long is one waited for that says nothing, where there is another one to ask."""
+"""How long a silent broker is waited for while there is another one to try."""
 _SCHEMES = {"tcp://": False, "ssl://": True}
-"""Whether it is over TLS."""
+"""Whether the scheme uses TLS."""
 MemberAddress: TypeAlias = "Address | Path"
-"""Of a broker: a port, or the Unix socket of a library program."""
+"""Address of a broker: a port, or the Unix socket of a library program."""
 Connection = TypeVar("Connection")
 
 
 @record
 class Reconnect:
-    """How the brokers of a list are tried when none accepts, or the one in use is lost."""
+    """How the brokers of a list are tried when none accepts, or the current one is lost."""
 
     patience_s: float
-    """So long at most, from when the last one was lost."""
+    """The limit of time, counted from the loss of the last one."""
     first_s: float = FIRST_S
-    """The pause behind the first round; the next ones are twice as long each, up to `max_s`."""
+    """The pause after the first round; each later pause is twice as long, up to `max_s`."""
     max_s: float = MAX_S
     rounds: int | None = None
-    """So many times behind the first one at most; None: as the time allows."""
+    """The limit of rounds after the first; None: as many as time allows."""
     shuffled: bool = False
 
 
@@ -60,11 +60,10 @@ def connect_any(
 ) -> tuple[AmqpConnection, int]:
     """Connect to the first broker that accepts, from place `first` on, in rounds.
 
-    Rounds are spaced by a growing, jittered pause; after time or rounds of `reconnect`
-    ConnectionLost gives the reasons of the last one; at once when TLS failed with all, which time
-    does not mend.
-    `on_failure` is called with each reason, but not again with the one that the same broker gave
-    in the round before.  Returns the connection and its place.
+    A growing, jittered pause separates the rounds. After the time or rounds of `reconnect`,
+    ConnectionLost gives the reasons of the last round; it comes at once if TLS failed with all,
+    because time does not help there. `on_failure` is called with each reason, unless the same
+    broker gave it in the round before. Returns the connection and its place.
     """
     deadline = time.monotonic() + reconnect.patience_s
     pause, rounds = reconnect.first_s, 0
@@ -94,7 +93,7 @@ def connect_any(
 
 
 class BrokerList:
-    """A client's list of brokers, and the one in use; kept from one connection to the next."""
+    """A client's list of brokers, and the current one; kept from one connection to the next."""
 
     def __init__(
         self,
@@ -129,10 +128,10 @@ class BrokerList:
 def read_brokers(
     text: str, schemes: Schemes, patience_s: float = 0.0
 ) -> tuple[BrokerUrl, tuple[Address, ...], Reconnect]:
-    """Read a list of brokers, plain or of ActiveMQ's form.  ValueError is for operators.
+    """Parse a list of brokers, plain or in ActiveMQ's form. ValueErrors are for operators.
 
-    Returns what the first says, which holds for all, where they are, in the order in which they
-    are tried, and how.
+    Returns the settings of the first one, which apply to all, the addresses in the order of
+    attempts, and the way of trying.
     """
     plain, reconnect = split_failover(text, patience_s, schemes)
     found = brokers(plain, schemes)
@@ -143,7 +142,7 @@ def read_brokers(
 
 
 class NoneReached(Exception):
-    """No connection to any broker of a list; `failures` has why, of each."""
+    """No connection to any broker of a list; `failures` has the reason for each."""
 
     def __init__(self, failures: Sequence[tuple[MemberAddress, OSError]]) -> None:
         super().__init__()
@@ -151,7 +150,8 @@ class NoneReached(Exception):
 
     @property
     def is_down(self) -> bool:
-        """Whether others of the cluster may answer: it is not TLS that fails, and no library's."""
+        """Whether other members of the cluster may answer: neither TLS failed, nor is it a library
+        program's address."""
         return not any(
             isinstance(problem, ssl.SSLError) or isinstance(place, Path)
             for place, problem in self.failures
@@ -159,11 +159,10 @@ class NoneReached(Exception):
 
 
 class Chosen:
-    """Which broker of a list one command asks: the first that answers, and that one as long as it
-    does.
+    """The broker of a list that one command asks: the first that answers, for as long as it does.
 
-    For who asks one member and wants an answer now.  Nothing was asked of those before but a
-    greeting: so a change is not made twice.
+    For commands that ask one member and want an answer now. Earlier brokers of the list were only
+    greeted, so no change is made twice.
     """
 
     def __init__(self) -> None:
@@ -176,10 +175,10 @@ class Chosen:
         greet: Callable[[MemberAddress, float], None],
         timeout_s: float | None,
     ) -> tuple[MemberAddress, Connection]:
-        """Connect, in one round; who says nothing for `NEXT_S` is passed over, and named on stderr.
+        """Connect, in one round; a broker silent for `NEXT_S` is skipped, and named on stderr.
 
-        `greet` asks for any answer, also of who has answered before, as it may have stopped since;
-        it is not called where there is no other one left.  Raises NoneReached.
+        `greet` asks for any answer, also of a broker that has answered before, because it may have
+        stopped since; it is not called if there is no other broker left. Raises NoneReached.
         """
         failures: list[tuple[MemberAddress, OSError]] = []
         start, patience_s = self._at, min(timeout_s or NEXT_S, NEXT_S)
@@ -203,7 +202,7 @@ class Chosen:
 
 
 def split_failover(text: str, patience_s: float, schemes: Schemes = AMQP) -> tuple[str, Reconnect]:
-    """Return the plain list of brokers, and how they are tried.  ValueError is for operators."""
+    """Return the plain list of brokers, and the way of trying. ValueErrors are for operators."""
     if not text.startswith(FAILOVER):
         return text, Reconnect(patience_s)
     inner = text.removeprefix(FAILOVER).removeprefix("//")
@@ -239,7 +238,7 @@ def _reconnect(query: str, patience_s: float) -> Reconnect:
         if name in given:
             raise ValueError(f"failover: {name} is there twice")
         given[name] = value
-    shuffled = given.get("randomize", "true").lower()  # as ActiveMQ does
+    shuffled = given.get("randomize", "true").lower()  # as in ActiveMQ
     if shuffled not in ("true", "false"):
         raise ValueError(f"failover: randomize is neither true nor false: '{shuffled}'")
     first_ms = _number("initialReconnectDelay", given, round(1000 * FIRST_S), 1)

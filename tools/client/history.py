@@ -19,7 +19,7 @@ HELP = "Write down there what was sent, confirmed or received, as hashes, for qp
 
 @contextmanager
 def client_history(directory: str | None, tool: str) -> Iterator[ClientHistory | None]:
-    """The history of this process, closed at the end; None when no directory was named.
+    """The history of this process, closed at the end; None if no directory was named.
 
     The client is named after the command, its process and its machine, so that many can share a
     directory; its incarnation is the time at which it began.

@@ -27,12 +27,12 @@ from vsync.types import record
 
 ANSWER_BYTES_MAX = 1 << 30
 GREETING = "/api/health/checks/is-in-service"
-"""What every member answers at once, without a login."""
+"""A request that every member answers at once, without a login."""
 LACKS_TAG = re.compile(r"Not (\w+) user")
 
 
 class ApiError(Exception):
-    """A request was not answered, or refused.  The text is fit for an operator."""
+    """A request was not answered, or refused. The text is for an operator."""
 
     def __init__(self, sentence: str, status: int = 0) -> None:
         super().__init__(sentence)
@@ -40,24 +40,24 @@ class ApiError(Exception):
 
 
 class LacksTag(ApiError):
-    """The user and the password are good, and the user has not the tag that this takes."""
+    """User and password are right, but the user lacks the required tag."""
 
 
 class NoAnswer(ApiError):
-    """Nothing listens there, it does not answer in time, or it is no management API."""
+    """Nothing listens there, or it does not answer in time, or it is not a management API."""
 
 
 class NotRunning(NoAnswer):
-    """No connection comes about."""
+    """No connection can be made."""
 
 
 class OtherProtocol(NoAnswer):
-    """Who listens there speaks another one, and will do so later as well."""
+    """The server there speaks another protocol, which time will not change."""
 
 
 @record
 class Api:
-    """The management API of one member, and as whom it is asked."""
+    """The management API of one member, and the user of requests."""
 
     address: Address
     user: str
@@ -65,11 +65,11 @@ class Api:
     timeout_seconds: float | None = 60.0
     tls: ssl.SSLContext | None = None
     others: tuple[Address, ...] = ()
-    """Who is asked when nobody answers at `address`."""
+    """The members to ask when nobody answers at `address`."""
     _chosen: Chosen = field(default_factory=Chosen, init=False, repr=False, compare=False)
 
     def get(self, *names: str, **query: str | int | bool) -> Json:
-        """Read what is at a path; each name is one part of it, whatever characters it has."""
+        """Read the resource at a path; each name is one part of it, whatever characters it has."""
         return self._ask("GET", names, None, query)
 
     def rows(self, *names: str, **query: str | int | bool) -> list[Object]:
@@ -80,7 +80,7 @@ class Api:
         return objects(found)
 
     def fields(self, *names: str, **query: str | int | bool) -> Object:
-        """Read one thing."""
+        """Read one object."""
         found = self.get(*names, **query)
         if not isinstance(found, dict):
             raise NoAnswer(f"{self.address} answered without an object")
@@ -92,7 +92,7 @@ class Api:
         body: Mapping[str, Json] | None = None,
         only: Mapping[str, bool] | None = None,
     ) -> Json:
-        """Set what is at a path; `only`: conditions such as force."""
+        """Set the resource at a path; `only`: conditions such as force."""
         return self._ask("PUT", names, body or {}, only)
 
     def post(self, *names: str, body: Mapping[str, Json] | None = None) -> Json:
@@ -100,7 +100,7 @@ class Api:
         return self._ask("POST", names, body or {})
 
     def delete(self, *names: str, only: Mapping[str, bool] | None = None, reason: str = "") -> Json:
-        """Remove what is at a path; `only`: conditions such as if-empty."""
+        """Remove the resource at a path; `only`: conditions such as if-empty."""
         return self._ask("DELETE", names, None, only, {"X-Reason": reason} if reason else {})
 
     def _ask(
@@ -151,7 +151,7 @@ class Api:
             connection.close()
 
     def _connection(self) -> tuple[MemberAddress, http.client.HTTPConnection]:
-        """To the first of the members that answers."""
+        """Connect to the first of the members that answers."""
 
         def connect(place: MemberAddress, patience_s: float | None) -> http.client.HTTPConnection:
             assert isinstance(place, Address)
@@ -169,7 +169,7 @@ class Api:
             with closing(connect(place, patience_s)) as made:
                 made.sock.settimeout(patience_s)
                 made.request("GET", GREETING)
-                # What is no HTTP is an answer, too: the question itself has it explained.
+                # A non-HTTP reply is an answer, too: the actual request will explain it.
                 with suppress(http.client.HTTPException):
                     made.getresponse()
 
@@ -205,14 +205,14 @@ class Api:
 
 
 def _hint(*problems: OSError) -> str:
-    """What else to look at, unless a certificate was the trouble: then somebody was there."""
+    """Further advice, unless a certificate was the problem: then a server was there."""
     if all(isinstance(one, ssl.SSLCertVerificationError) for one in problems):
         return ""
     return "; is the member running, and is this its management port?"
 
 
 def _details(found: Json) -> list[str]:
-    """What a failed check says beside its reason."""
+    """The content of a failed check beside its reason."""
     told = fields(found)
     rows = [one for key in ("alarms", "expired") for one in objects(told.get(key))]
     named = [" ".join(str(value) for value in one.values()) for one in rows]
@@ -221,7 +221,7 @@ def _details(found: Json) -> list[str]:
 
 
 def absent(method: str, names: tuple[str, ...]) -> str:
-    """Say what is not there for a request, by its path's parts."""
+    """Say which object a request did not find, from the parts of its path."""
     match names:
         case ("bindings", vhost, "e", source, "q" | "e" as kind, end) if method == "POST":
             target = "queue" if kind == "q" else "exchange"
@@ -284,7 +284,7 @@ _OF_VHOST = {
 
 
 def plain(reason: str) -> str:
-    """A refusal in one line, and values not as Erlang prints them: `<<"x">>` is `"x"`."""
+    """A refusal in one line, with values not in Erlang's form: `<<"x">>` becomes `"x"`."""
     text = _ERLANG_PAIR.sub(r"\1: \2", _ERLANG_STRING.sub(r"\1", reason))
     text = "; ".join(part for line in text.split("\n") if (part := line.strip()))
     return text.replace("Validation failed; ", "Validation failed: ", 1)
@@ -301,7 +301,7 @@ def _query_text(value: str | float | bool) -> str:
 def parse_api(
     text: str, timeout_seconds: float | None, credentials: Credentials | None = None
 ) -> Api:
-    """Read [http[s]://][user[/password]@]host[:port], or a list; ValueError is for operators."""
+    """Parse [http[s]://][user[/password]@]host[:port], or a list; ValueErrors are for operators."""
     url, (first, *others), _ = read_brokers(text, HTTP)
     given = credentials or from_environment()
     return Api(first, *given.login(url), timeout_seconds, given.context(url), tuple(others))

@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class ManagementError(Exception):
-    """A request was not answered, or refused.  The text is fit for an operator."""
+    """A request was not answered, or refused. The text is for an operator."""
 
 
 class Unreachable(ManagementError):
@@ -38,11 +38,11 @@ class Unreachable(ManagementError):
 
 
 class NotRunning(Unreachable):
-    """No connection comes about."""
+    """No connection can be made."""
 
 
 class ConnectionAborted(ManagementError):
-    """The broker went away between question and answer, as one that is stopping does."""
+    """The broker went away between question and answer, as a stopping one does."""
 
 
 @record
@@ -58,7 +58,7 @@ class MemberStatus:
     votes: int = 1
     arbitrator: bool = False
     received_percent: float | None = None
-    """Of the state, by a member that joins; None: it is not known."""
+    """Received part of the state, for a joining member; None: unknown."""
 
 
 @record
@@ -70,7 +70,7 @@ class ClusterStatus:
     size: int
     members: tuple[MemberStatus, ...]
     raw: dict[str, Json]
-    """The whole answer, for --json: newer brokers may say more than this client knows."""
+    """The whole answer, for --json: newer brokers may send more than this client knows."""
 
 
 class Askable(Protocol):
@@ -86,7 +86,7 @@ OTHERS = {
     b"\x15\x03": "a port for TLS: write amqps:// before it",
     b"HTTP/": "a port for HTTP: give the client port, or ask it by qpidctl",
 }
-"""How what is no management port begins to answer, and what it is."""
+"""The first bytes of answers from other kinds of servers, and what they are."""
 
 
 def _connect(
@@ -105,7 +105,7 @@ def _connect(
 
 
 def _greet(place: MemberAddress, patience_s: float, tls: ssl.SSLContext | None) -> None:
-    """Have it say anything, to a line that is no request and needs no login."""
+    """Provoke any answer, with a line that is not a request and needs no login."""
     with _connect(place, patience_s, tls) as connection:
         connection.sendall(PREAMBLE + b"\n")
         connection.recv(1)
@@ -113,20 +113,20 @@ def _greet(place: MemberAddress, patience_s: float, tls: ssl.SSLContext | None) 
 
 @record
 class Target:
-    """The broker to ask, and as whom."""
+    """The broker to ask, and the user."""
 
     address: MemberAddress
     user: str = "guest"
     password: str = "guest"
     timeout_seconds: float | None = 10.0
-    """How long to wait for an answer, and for what was ordered; None: without end."""
+    """How long to wait for an answer, and for the effect of an order; None: for ever."""
     tls: ssl.SSLContext | None = None
     others: tuple[MemberAddress, ...] = ()
-    """Who is asked when nobody answers at `address`."""
+    """The brokers to ask when nobody answers at `address`."""
     _chosen: Chosen = field(default_factory=Chosen, init=False, repr=False, compare=False)
 
     def ask(self, **request: Json) -> dict[str, Json]:
-        """Put one request to it.  Returns the answer; a refusal raises ManagementError."""
+        """Send one request to it. Returns the answer; a refusal raises ManagementError."""
         login: dict[str, Json] = {"user": self.user, "password": self.password}
         question = json.dumps(request | login).encode() + b"\n"
         try:
@@ -180,9 +180,9 @@ def wait_for(
     otherwise: Callable[[], str],
     order: Callable[[], object] = lambda: None,
 ) -> Answer:
-    """Return the first answer that is not None; ManagementError `otherwise` after the time.
+    """Return the first answer that is not None; after the time ManagementError with `otherwise`.
 
-    `order` is repeated meanwhile, as it may be lost on its way to another member.
+    `order` is repeated meanwhile, because it may be lost on its way to another member.
     """
     began, due = time.monotonic(), 0.0
     while (found := answer()) is None:
@@ -197,7 +197,7 @@ def wait_for(
 
 
 def _unreachable(broker: MemberAddress, problem: OSError) -> str:
-    """What is wrong, and what an operator looks at next."""
+    """What is wrong, and what an operator should check next."""
     why = tls_client.reason(problem, broker)
     text = f"cannot connect to {broker}: {why}"
     if isinstance(problem, ConnectionRefusedError):
@@ -241,7 +241,7 @@ def _answer(line: bytes, broker: MemberAddress) -> dict[str, Json]:
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    """Up to the first newline, or all there is when the peer closes before it."""
+    """Up to the first newline, or everything if the peer closes before it."""
     chunks: list[bytes] = []
     held = 0
     while held < ANSWER_BYTES_MAX:

@@ -56,7 +56,7 @@ def client_lines(members: list[dict[str, Json]], *, numeric: bool) -> Iterator[s
 
 
 def with_name(address: str) -> str:
-    """The address with its host's name, where it has one."""
+    """The address with its host's name, if it has one."""
     host, _, port = address.rpartition(":")
     return f"{_name_of(host)}:{port}"
 
@@ -70,7 +70,7 @@ def _name_of(host: str) -> str:
 
 
 def disconnect(target: Target, host: str, port: int) -> str:
-    """Close the connection of a client; return its numeric address, or "" when there is none."""
+    """Close the connection of a client; return its numeric address, or "" if there is none."""
     wanted = {f"{ip}:{port}" for ip in _addresses_of(host)}
     found = sorted(wanted & {str(one.get("address")) for one in connected(target)})
     if not found:
@@ -86,10 +86,10 @@ def disconnect(target: Target, host: str, port: int) -> str:
 
 
 def rebalance(target: Target) -> dict[str, int]:
-    """Close the newest connections of members that have more than their share of all.
+    """Close the newest connections of members that have more than their share.
 
-    Returns how many were closed at each member.  Where those clients connect next is theirs to
-    choose; none is closed when no member has more clients than another one could take over.
+    Returns how many were closed at each member. The clients choose where they connect next; none is
+    closed if no member has more clients than another could take over.
     """
     away = items(target.status().raw.get("drained"))
     members = [member.id for member in running(target) if member.id not in away]
@@ -122,7 +122,7 @@ def _addresses_of(host: str) -> set[str]:
 
 
 def drain(target: Target, member_id: str, *, on: bool, force: bool) -> None:
-    """Have a member take clients no more, or again; return when it says that it does."""
+    """Make a member refuse clients, or accept them again; return when it reports so."""
     if member_id not in [member.id for member in running(target)]:
         raise ManagementError("No member with matching ID found")
 
@@ -138,9 +138,9 @@ def drain(target: Target, member_id: str, *, on: bool, force: bool) -> None:
 
 
 def await_member(target: Target, member_id: str) -> None:
-    """Wait until this member is ACTIVE as the target sees it, which is so itself.
+    """Wait until this member is ACTIVE by the view of the target, which must be ACTIVE itself.
 
-    The target may be starting, too.
+    The target may still be starting.
     """
 
     def is_active() -> bool:
@@ -158,5 +158,5 @@ def await_member(target: Target, member_id: str) -> None:
 def _until(
     target: Target, true_now: Callable[[], bool], ask: Callable[[], object], otherwise: str
 ) -> None:
-    """Ask, again from time to time, until it is true; ManagementError `otherwise`."""
+    """Ask repeatedly until it is true; otherwise ManagementError with `otherwise`."""
     wait_for(lambda: true_now() or None, target.timeout_seconds, lambda: otherwise, ask)

@@ -45,7 +45,7 @@ def with_connection(command: Command) -> Command:
 
 
 class Route(NamedTuple):
-    """Where the brokers of a list are, how a client logs in at each, and how they are tried."""
+    """The brokers of a list, the login at each, and how they are tried."""
 
     addresses: tuple[Address, ...]
     login: Login
@@ -53,7 +53,7 @@ class Route(NamedTuple):
 
 
 def route(text: str, credentials: Credentials, patience_s: float) -> Route:
-    """Read a list of brokers, plain or of ActiveMQ's form."""
+    """Parse a list of brokers, plain or in ActiveMQ's form."""
     try:
         first, addresses, reconnect = read_brokers(text, AMQP, patience_s)
     except ValueError as problem:

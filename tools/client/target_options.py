@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @contextmanager
 def answered(who: str = "") -> Iterator[None]:
-    """End the command with one sentence on a failed request; `who` when several are asked."""
+    """End the command with one sentence if a request fails; `who` if several members are asked."""
     try:
         yield
     except NotRunning as problem:
@@ -31,7 +31,7 @@ def answered(who: str = "") -> Iterator[None]:
 
 
 def asked(target: Askable, op: str) -> dict[str, Json]:
-    """One question; a problem ends the command with one sentence."""
+    """Ask one question; a problem ends the command with one sentence."""
     with answered():
         return target.ask(op=op)
 
@@ -40,8 +40,7 @@ def with_broker_argument(
     name: str = "broker",
     kind: type[click.Option] = BrokerOption,
 ) -> Callable[[Command], Command]:
-    """Add the broker to ask to a command, as its argument `name` or as --broker, which is
-    of this `kind`."""
+    """Add the broker to ask to a command, as its argument `name` or as --broker, of this `kind`."""
 
     def add(command: Command) -> Command:
         @wraps(command)

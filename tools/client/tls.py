@@ -18,7 +18,9 @@ from tools.client.broker_url import Address
 from vsync.types import record
 
 Verify = Literal["full", "ca", "none"]
-"""Of the broker's certificate: authority and host name, the authority only, nothing."""
+"""What to verify in the broker's certificate: authority and host name, the authority only,
+nothing.
+"""
 VERIFY: tuple[Verify, ...] = ("full", "ca", "none")
 
 
@@ -32,12 +34,12 @@ class Distrust(IntEnum):
 
 
 NOT_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"))
-"""How OpenSSL says that what came is no TLS."""
+"""OpenSSL's reports that the bytes received are not TLS."""
 
 
 @record
 class TlsFiles:
-    """What --ssl-ca, --ssl-cert, --ssl-key and --ssl-verify say."""
+    """The values of --ssl-ca, --ssl-cert, --ssl-key and --ssl-verify."""
 
     ca: Path | None = None
     certificate: Path | None = None
@@ -46,18 +48,18 @@ class TlsFiles:
 
     @property
     def are_given(self) -> bool:
-        """Whether any of them was used, so that a connection in clear would be a surprise."""
+        """Whether any of them was used, so that an unencrypted connection would be a surprise."""
         return self != TlsFiles()
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """Read the files; ToolError names the option and what is wrong with its file."""
+    """Read the files; ToolError names the option and the fault of its file."""
     try:
         context = ssl.create_default_context(cafile=files.ca)
     except OSError as problem:
         raise _unusable("--ssl-ca", files.ca, problem, "authorities") from None
-    # As Python before 3.13 and other programs have it: many a company's own authority lacks
-    # extensions that RFC 5280 asks for, and the answer must not depend on the interpreter.
+    # As in Python before 3.13 and other programs: many companies' own authorities lack extensions
+    # that RFC 5280 requires, and the answer must not depend on the interpreter.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if files.verify != "full":
         context.check_hostname = False
@@ -89,12 +91,12 @@ def _unusable(option: str, path: Path | None, problem: Exception, what: str) -> 
 def connect(
     address: Address, timeout_seconds: float | None, tls: ssl.SSLContext | None
 ) -> socket.socket:
-    """Open a connection, and the handshake when it is over TLS.  Raises OSError: see `reason`."""
+    """Open a connection, with the handshake if it uses TLS. Raises OSError: see `reason`."""
     plain = socket.create_connection(address, timeout_seconds)
     if tls is None:
         return plain
     try:
-        # A close without a goodbye must not look like the end of what was sent.
+        # A close without a goodbye must not look like the end of the data.
         return tls.wrap_socket(plain, server_hostname=address.host, suppress_ragged_eofs=False)
     except BaseException:
         plain.close()
@@ -102,7 +104,7 @@ def connect(
 
 
 def is_final(problem: OSError) -> bool:
-    """Whether the same broker will say no again: it is not trusted, or it speaks no TLS."""
+    """Whether the same broker will fail again: it is not trusted, or it speaks no TLS."""
     return isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError)
 
 

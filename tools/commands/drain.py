@@ -105,14 +105,14 @@ def as_json(delivery: Delivery) -> bytes:
 
 
 def offset_of(delivery: Delivery) -> int | None:
-    """Where it is in its stream; None: it came from no stream."""
+    """Its offset in its stream; None: it did not come from a stream."""
     headers = decode_properties(delivery.properties).get("headers")
     offset = headers.get(OFFSET) if isinstance(headers, dict) else None
     return offset if isinstance(offset, int) else None
 
 
 def message_id(delivery: Delivery) -> str | None:
-    """The id that the publisher gave, if any."""
+    """The id set by the publisher, if any."""
     value = decode_properties(delivery.properties).get("message_id")
     return None if value is None else str(value)
 
@@ -165,8 +165,8 @@ class Drain:
         browses: bool = False,
         creates: bool = False,
     ) -> None:
-        """`offset`: the queue is a stream, and is read from there on. `browses`: take nothing.
-        `creates`: make the queue when there is none."""
+        """`offset`: the queue is a stream, read from there on. `browses`: take nothing. `creates`:
+        create the queue if it does not exist."""
         self._offset, self._browses, self._creates = offset, browses, creates
         self.received = self.redelivered = self.repeated = 0
         self.route = BrokerList(addresses, login, reconnect, progress.note)
@@ -187,15 +187,15 @@ class Drain:
 
     @property
     def complete(self) -> bool:
-        """Whether as many came as were asked for."""
+        """Whether the requested number of messages came."""
         return self._count is not None and self.counted >= self._count
 
     def _note_new(self) -> None:
-        """Let who waits for messages know that there were none."""
+        """Tell a user who waits for messages that the queue did not exist."""
         self._progress.note(f"there was no queue '{self._queue}': it is declared, and empty")
 
     def _begin(self, connection: AmqpConnection) -> None:
-        """Consume, as the options say.  Raises ToolError where there is no such queue."""
+        """Consume, as the options say. Raises ToolError if there is no such queue."""
         looks: dict[str, Value] = {}
         if self._offset is not None:
             looks = {OFFSET: self._offset}
@@ -208,7 +208,7 @@ class Drain:
         except BrokerRefused as refusal:
             if refusal.code != NOT_FOUND:
                 raise
-            # It is the name that was mistyped as a rule: a queue of that name would stay for good.
+            # Usually the name was mistyped, and a queue of that name would stay for good.
             raise ToolError(
                 f"there is no queue '{self._queue}': qpid-stat -q lists those that there are; "
                 "--create makes it, durable, and waits for what comes",
@@ -216,7 +216,7 @@ class Drain:
             ) from None
 
     def run(self) -> None:
-        """Until the count is reached or nothing has come for the idle time."""
+        """Run until the count is reached or nothing has come for the idle time."""
         while not self.complete:
             connection = self.route.connect()
             if self._history is not None:
@@ -238,8 +238,8 @@ class Drain:
     def _read(self, connection: AmqpConnection) -> None:
         while not self.complete:
             if connection.deliveries:
-                # Who is stopped between the write and the ack would write all of it again; who
-                # writes to a reader that stands still must still be able to leave.
+                # A drain stopped between the write and the ack would write everything again; one
+                # that writes to a reader that hangs must still be able to stop.
                 with held_back(signal.SIGINT, signal.SIGTERM, insisting=True):
                     self._write(connection)
                 continue
@@ -253,7 +253,7 @@ class Drain:
             self._progress.show(self.received, f"{self.redelivered} redelivered")
 
     def _write(self, connection: AmqpConnection) -> None:
-        """Write all that came, make sure that it is out, and only then ack it."""
+        """Write all received messages, make sure that they are out, and only then ack them."""
         batch, connection.deliveries = connection.deliveries, []
         self._received_at = time.monotonic()
         tag = 0
@@ -401,7 +401,7 @@ def drain(
 
 
 def refuse(acks: bool, *, offset: bool, browse: bool, history: bool, create: bool) -> None:
-    """Options that contradict each other.  Raises UsageError."""
+    """Refuse options that contradict each other. Raises UsageError."""
     if offset and not acks:
         raise click.UsageError("--offset needs acks: they give credit, and take nothing away")
     if browse and (offset or not acks or history):

@@ -273,7 +273,7 @@ def qpid_cluster(
 
 
 def rebalanced(closed_at: dict[str, int]) -> str:
-    """What was closed, in a line."""
+    """The closed connections, in a line."""
     closed = [f"{count} at {member}" for member, count in closed_at.items() if count]
     if not closed:
         return "no member has more clients than its share"
@@ -282,7 +282,7 @@ def rebalanced(closed_at: dict[str, int]) -> str:
 
 @record
 class Unreachable:
-    """A member that tells no address of the kind that is asked, with the reason as its answer."""
+    """A member without an address of the kind needed; the reason is its answer."""
 
     reason: str
 
@@ -291,7 +291,7 @@ class Unreachable:
 
 
 def members_of(target: Target) -> dict[str, Askable]:
-    """The members that may be asked, by name; the one that was named, if it tells of no other."""
+    """The members that may be asked, by name; or the one named, if it knows no others."""
     try:
         status = target.status()
     except ManagementError:
@@ -315,7 +315,7 @@ def members_of(target: Target) -> dict[str, Askable]:
 
 
 def parse_client(text: str) -> tuple[str, int]:
-    """Read HOST:PORT of a client; the host of an IPv6 one may stand in brackets."""
+    """Parse HOST:PORT of a client; the host of an IPv6 address may be in brackets."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
         raise click.UsageError("Client address must be of form: <host or ip>:<number>")
@@ -339,7 +339,7 @@ def show(target: Target, as_json: bool) -> int:
 
 
 def overview(status: ClusterStatus) -> str:
-    """The classic layout: labels right-aligned to the colon, one line a member."""
+    """The classic layout: labels right-aligned to the colon, one line per member."""
     lines = [
         f"  Cluster Name: {status.cluster}",
         f"Cluster Status: {status.status}",
@@ -352,7 +352,7 @@ def overview(status: ClusterStatus) -> str:
     for member in status.members:
         state = own if member.local and own != "READY" else member.state
         marks = [] if state == "ACTIVE" else [state]
-        # Who looks for the others receives nothing yet, whatever its store holds.
+        # A member that looks for the others receives nothing yet, whatever its store holds.
         if member.received_percent is not None and state not in ("PRE_INIT", "INIT"):
             marks.append(f"{member.received_percent:g} % received")
         marks += [] if member.voter else ["no vote"]
@@ -384,11 +384,11 @@ def overview(status: ClusterStatus) -> str:
 
 
 ROLE_MARKS = {"active": ["the active one"], "recovering": ["the active one"], "ready": ["backup"]}
-"""How roles of an active-passive cluster are shown; the others are states as well."""
+"""How roles of an active-passive cluster are shown; the other roles are states as well."""
 
 
 def roles_in(status: ClusterStatus) -> dict[str, str]:
-    """The role of each member; nothing where any member takes clients."""
+    """The role of each member; empty if any member takes clients."""
     members = objects(fields(status.raw.get("ha")).get("members"))
     return {str(one["id"]): str(one["status"]) for one in members}
 
@@ -407,7 +407,7 @@ def stop_member(target: Target, member_id: str, force: bool) -> None:
 
 
 def demand_cluster(target: Target, name: object) -> None:
-    """Go on only where the target is of the cluster of this name; None: of any."""
+    """Continue only if the target is of the cluster of this name; None: of any."""
     if name is None or (found := target.status().cluster) == name:
         return
     theirs = f"of cluster '{found}'" if found else "a stand-alone broker"
@@ -427,7 +427,9 @@ def stop_all(target: Target, force: bool) -> None:
 
 
 def upgrade_all(target: Target, force: bool) -> str:
-    """Put the newest version that all members execute in force; return what is so then."""
+    """Put the newest version that all members execute in force; return the version then in
+    force.
+    """
     raw = target.status().raw
     before, possible = raw.get("machine_version"), raw.get("machine_version_possible")
     if before == possible:
@@ -439,7 +441,7 @@ def upgrade_all(target: Target, force: bool) -> str:
 
 
 def confirm(prompt: str, force: bool) -> None:
-    """Go on only with --force or an answer that starts with y."""
+    """Continue only with --force or an answer that starts with y."""
     if force:
         return
     print(prompt, end="", flush=True)
@@ -450,7 +452,7 @@ def confirm(prompt: str, force: bool) -> None:
 def parse_target(
     broker: str, timeout_seconds: float | None, credentials: Credentials | None = None
 ) -> Target:
-    """Read what `tools.client.broker_url` says, or a library program's socket: unix:/a/path."""
+    """Parse a URL of `tools.client.broker_url`, or a library program's socket: unix:/a/path."""
     if broker.startswith("unix:"):
         return Target(Path(broker.removeprefix("unix:")), "guest", "guest", timeout_seconds)
     given = credentials or from_environment()

@@ -97,7 +97,7 @@ def qpid_cluster_keys(directory: str, names: tuple[str, ...], *, renew: bool) ->
 
 
 def _stem(root: Path, name: str, *, renew: bool) -> str:
-    """The first name that no file of this member has yet."""
+    """The first name without a file of this member."""
     for generation in range(1, GENERATIONS_MAX):
         stem = file_stem(name, generation)
         if not any(path.exists() for path in _paths(root, stem)):
@@ -116,7 +116,7 @@ def _write(root: Path, stem: str, pair: KeyPair) -> None:
     # Never readable by others, not even for a moment.
     with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
         opened.write(secret_text(pair))
-    # Moved into place whole: members read the directory at any time.
+    # Moved into place whole, because members read the directory at any time.
     part = public.with_suffix(".part")
     part.write_text(public_text(pair), encoding="utf-8")
     part.chmod(0o644)

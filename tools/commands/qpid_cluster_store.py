@@ -151,7 +151,7 @@ def main(
 
 
 def _confirm_sole_voter(path: Path) -> None:
-    """Go on only with an answer that starts with y: two such stores make two clusters."""
+    """Continue only with an answer that starts with y: two such stores make two clusters."""
     meta = inspect(path)
     voters = parse(meta.voters)
     others = [voter for voter in voters.names if voter != meta.member]

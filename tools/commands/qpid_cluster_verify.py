@@ -31,7 +31,7 @@ from tools.verify.spark_session import needs, spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
 ALWAYS = ("pyarrow", "numpy", "duckdb")
-"""What every check but --fast needs besides the brokers' own packages."""
+"""Packages that every check but --fast needs besides the brokers' own."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,7 +181,7 @@ def main(
         _follow(list(logdir), as_json, verbose, since, outlets)
     with _verdict_only(as_json, verbose):
         needs(*ALWAYS)
-        # Imported late: --help, --fast and the sentence of `needs` come without the extra, too.
+        # Imported late: --help, --fast and the sentence of `needs` work without the extra, too.
         from tools.verify.job import CheckOptions, verify
 
         options = CheckOptions(html is not None, since, save, export, replay == "all")
@@ -225,7 +225,7 @@ def _check_mixture(
 def _spark(
     master: str, verbose: bool, segments: list[Path], options: CheckOptions
 ) -> Iterator[SparkSession | None]:
-    """Yield Spark, or None where it would take longer to start than the check without it."""
+    """Yield Spark, or None if starting it would take longer than the check without it."""
     if is_few(segments) and options.export is None and not _is_given("master"):
         yield None
         return
@@ -241,7 +241,7 @@ def _is_given(option: str) -> bool:
 def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) -> list[Path]:
     """Return the segments to read.
 
-    Raises `BadInput` for a path that cannot be used: before Spark starts, not after the check.
+    Raises `BadInput` for an unusable path, before Spark starts and not after the check.
     """
     outputs = {"--html": html, "--save": options.save, "--export": options.export}
     for option, path in outputs.items():
@@ -259,7 +259,8 @@ def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) ->
 
 @contextmanager
 def _verdict_only(as_json: bool, verbose: bool) -> Iterator[None]:
-    """What breaks or ends the check must never read as a verdict, and leaves no files behind."""
+    """Anything that breaks or ends the check must never read as a verdict, and leaves no files
+    behind."""
     try:
         with ended_by(signal.SIGTERM):
             yield

@@ -36,9 +36,9 @@ from tools.commands.qpid_cluster import members_of, parse_target
 
 FAILED, USAGE = 1, 2
 SETTLES_S = 2.0
-"""How long a view may take to change; until it is known, so is who is active."""
+"""How long a view may take to change; until that is known the active member is unknown, too."""
 PROMOTED_S = 30.0
-"""How long a promotion is waited for where --timeout is 0."""
+"""How long to wait for a promotion if --timeout is 0."""
 ROLES = [role.value for role in Role]
 COMMANDS = ("status", "ping", "ready", "promote", "passive", "query", "replicate")
 EPILOG = """\b
@@ -77,7 +77,7 @@ Exit codes: 0 done, or yes; 1 no, failed or refused, 2 wrong usage.
 
 
 OF_ONE = ("ping", "ready", "promote", "passive")
-"""What a list of brokers has no answer for, or, worse, another broker's."""
+"""Questions to which a list of brokers has no answer or, worse, another broker's."""
 
 
 @click.command(
@@ -221,7 +221,7 @@ def replicate(
 
 
 def _as_uri(text: str) -> str:
-    """A broker as Qpid's tools write it, [user/password@]host[:port], as a URI; one stays."""
+    """Convert Qpid's [user/password@]host[:port] to a URI; a URI stays as it is."""
     if "://" in text:
         return text
     try:
@@ -238,7 +238,7 @@ def _replicas(target: Target) -> list[dict[str, Json]]:
 
 
 def _replica_lines(rows: list[dict[str, Json]]) -> Iterator[str]:
-    """Which queue follows which, and how far it is."""
+    """Which queue follows which, and its progress."""
     for one in rows:
         how = str(
             one.get("reason")
@@ -262,7 +262,7 @@ def _waited(
 
 
 def role_of(target: Askable) -> dict[str, Json]:
-    """What a broker says of its role, once its view is not about to change any more."""
+    """A broker's report of its role, once its view is not about to change any more."""
     deadline = time.monotonic() + SETTLES_S
     while True:
         found = target.ask(op="status").get("ha")
@@ -274,7 +274,7 @@ def role_of(target: Askable) -> dict[str, Json]:
 
 
 def promote(target: Target) -> dict[str, Json]:
-    """Make a broker the active member; return what it says once it is.  Raises ManagementError."""
+    """Make a broker the active member; return its answer once it is. Raises ManagementError."""
     found = role_of(target)
     if found.get("status") in ("active", "recovering"):
         return found
@@ -297,7 +297,7 @@ def _still(target: Target, who: str) -> str:
 
 
 def force_passive(target: Target) -> dict[str, Json]:
-    """Have the other one of a pair be active; return what this one says then."""
+    """Make the other member of a pair active; return this one's answer then."""
     target.ask(op="passive")
 
     def passive() -> dict[str, Json] | None:
@@ -343,7 +343,7 @@ def described(found: dict[str, Json]) -> list[str]:
 
 
 def show_all(target: Target, command: str, as_json: bool) -> int:
-    """Ask each member of the cluster; 1 where one of them did not answer."""
+    """Ask each member of the cluster; return 1 if one of them did not answer."""
     with answered():
         role_of(target)
     found: dict[str, dict[str, Json]] = {}

@@ -22,7 +22,7 @@ from tools.cli.sections import OptionsInSections
 from tools.cli.shared_options import with_version
 
 SHOVEL_COMMAND = (sys.executable, "-P", "-m", "tools.shovel")
-"""How a shovel is started; -P: nothing of the working directory is taken for it."""
+"""The command that starts a shovel; -P: nothing in the working directory is imported."""
 EPILOG = """\b
 Examples:
   A stand-alone broker, messages in memory only:
@@ -132,7 +132,7 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
         made = partial(shovels_of, SHOVEL_COMMAND)
         return run(options, read, truncate=truncate, make_shovels=made)
     except Exception:
-        # Whatever gets here is our own bug: the member has stopped, and logs all it knows.
+        # Anything that gets here is our own bug: the member has stopped, and logs all it knows.
         traceback.print_exc()
         return Exit.INTERNAL
 

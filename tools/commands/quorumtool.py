@@ -117,12 +117,12 @@ def overview(answer: dict[str, Json], date: str) -> str:
 
 
 def flags(answer: dict[str, Json]) -> list[str]:
-    """The words of an answer that say which rules are in force."""
+    """The words of an answer that name the rules in force."""
     return [str(flag) for flag in items(answer.get("flags"))]
 
 
 def state_of(node: dict[str, Json]) -> str:
-    """Whether a voter or guest is here, and with its vote."""
+    """Whether a voter or guest is present, and with its vote."""
     if not node.get("present"):
         return "away"
     return "joins" if node.get("joining") else "here"

@@ -152,24 +152,26 @@ def ringtrace(
 
 
 def by_time(row: TraceRow) -> float:
-    """What records of several members are ordered by."""
+    """The sort key of records of several members."""
     return row.at
 
 
 def parts(text: str) -> list[str]:
-    """What stands between commas."""
+    """The parts between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def clock(at: float) -> str:
-    """A time of day with microseconds, in the local zone; small ones are a simulator's seconds."""
+    """A time of day with microseconds, in the local zone; small values are a simulator's
+    seconds.
+    """
     if at < 1e6:
         return f"{at:15.6f}"
     return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at % 1 * 1e6):06d}"
 
 
 def show(rows: list[TraceRow], chosen: Chosen, views: Views | None, *, as_json: bool) -> None:
-    """Print what was asked for."""
+    """Print the selected records."""
     wide = max((len(row.member) for row in rows), default=0)
     for row in rows:
         if views is not None:
@@ -195,7 +197,7 @@ class Tail:
         self._older = older if older.is_file() else None
 
     def rows(self) -> Iterator[TraceRow]:
-        """The records that were written since the last call."""
+        """The records written since the last call."""
         if self._older is not None:
             older, self._older = self._older, None
             yield from self._parsed(older.read_bytes())
@@ -204,7 +206,7 @@ class Tail:
                 self._file = self._path.open("rb")
             yield from self._parsed(self._file.read())
             if not self._same():
-                # It became FILE.1: what was still written to it is read, the new one follows.
+                # It became FILE.1: the rest written to it is read, then the new one follows.
                 self._file.close()
                 self._file = self._path.open("rb")
                 yield from self._parsed(self._file.read())
@@ -217,7 +219,7 @@ class Tail:
             raise ToolError(f"{self._path}: {os_reason(problem)}") from None
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._file is not None:
             self._file.close()
 
@@ -239,7 +241,7 @@ class Tail:
 
 
 def parsed(line: bytes) -> TraceRow | None:
-    """One line; None for what is no record."""
+    """Parse one line; None if it is not a record."""
     try:
         record = json.loads(line)
         at, member, kind = record.pop("at"), record.pop("member"), record.pop("kind")
@@ -257,7 +259,7 @@ class Views:
         self._marks: dict[str, str] = {}
 
     def row(self, row: TraceRow) -> None:
-        """One record: a line if it changes the picture."""
+        """Take one record; return a line if it changes the picture."""
         if row.member not in self._marks:
             self._marks[row.member] = "."
             self._write(" " * 17 + " ".join(f"{name:>5}" for name in self._marks))
@@ -278,7 +280,7 @@ class Views:
 
 
 def switched(members: tuple[str, ...], on: bool, credentials: Credentials) -> int:
-    """Switch the traces of running members, of which each word may name several."""
+    """Switch the traces of running members, several of which each word may name."""
     for named in members:
         target = parse_target(named, 10.0, credentials)
         for place in (target.address, *target.others):

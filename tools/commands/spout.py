@@ -85,7 +85,7 @@ class Destination:
     """Not empty: declared before publishing, and a message that misses it is an error."""
     durable: bool
     id_prefix: str | None
-    """None: messages carry no id.  Else the id is the prefix and the line number."""
+    """None: messages carry no id. Otherwise the id is the prefix and the line number."""
     producer: str = ""
     """Not empty: brokers take each line number of this producer once."""
 
@@ -100,8 +100,8 @@ class Destination:
 
 
 class Lines:
-    """The input, cut into lines as it becomes readable.  Never blocks when its descriptor is
-    ready, so that heartbeats go on while a slow writer is at the other end of a pipe."""
+    """The input, cut into lines as it becomes readable. Never blocks when its descriptor is ready,
+    so that heartbeats continue while a slow writer is at the other end of a pipe."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.ready: deque[bytes] = deque()
@@ -111,11 +111,11 @@ class Lines:
 
     @property
     def descriptor(self) -> int | None:
-        """What to wait on for more; None when there will be no more."""
+        """The descriptor to wait on for more input; None when there will be no more."""
         return self._descriptor
 
     def read(self) -> None:
-        """Take what is there; call it when the descriptor is readable."""
+        """Read the available input; call it when the descriptor is readable."""
         assert self._descriptor is not None
         try:
             data = os.read(self._descriptor, READ_BYTES)
@@ -135,7 +135,7 @@ class Lines:
         for path in paths:
             if path == "-":
                 if sys.stdin is None:
-                    # Number 0 will be some socket of ours.
+                    # Number 0 would later be a socket of ours.
                     raise ToolError("the standard input is closed", Exit.NO_INPUT)
                 yield sys.stdin.fileno()
                 continue
@@ -174,10 +174,10 @@ class Spout:
         self._session: Session | None = None
         self._waits_for = ""
         self._pending: dict[int, InputLine] = {}
-        """What is unconfirmed, by the number that its confirm will carry, ascending."""
+        """Unconfirmed lines, by the number that their confirm will carry, ascending."""
 
     def run(self) -> None:
-        """Until the input has ended and nothing is unconfirmed."""
+        """Run until the input has ended and nothing is unconfirmed."""
         while True:
             connection = self.route.connect()
             if self._history is not None:
@@ -193,7 +193,9 @@ class Spout:
                 self.route.lost(connection, f"{lost}; {len(self._pending)} unconfirmed")
 
     def _prepare(self, connection: AmqpConnection) -> None:
-        """Declare, ask for confirms, and send again what the last broker did not confirm."""
+        """Declare, request confirms, and send again the lines that the last broker did not
+        confirm.
+        """
         if self._destination.producer and not connection.takes_numbers:
             raise ToolError(
                 f"{connection.broker} does not take numbered messages once: leave --once out"
@@ -222,7 +224,7 @@ class Spout:
                 return
             source = None if self._lines.ready or self._at_limit() else self._lines.descriptor
             if self._history is not None:
-                self._history.flush()  # before anything is sent that it records as published
+                self._history.flush()  # before it records anything as published
             if connection.pump(PUMP_SECONDS, source):
                 self._lines.read()
             self._tell_blocked(connection.blocked)
@@ -233,7 +235,8 @@ class Spout:
             self._progress.show(self.confirmed, f"{len(self._pending)} unconfirmed")
 
     def _tell_blocked(self, reason: str) -> None:
-        """Say once why nothing is sent, and when it is sent again: else it looks like a hang."""
+        """Report once why nothing is sent, and when sending resumes: otherwise it looks like a
+        hang."""
         if reason == self._waits_for:
             return
         self._waits_for = reason
@@ -258,7 +261,7 @@ class Spout:
             self._session.published(number, line.body)
 
     def _confirm(self, confirm: PublisherConfirm) -> None:
-        """Settle what the broker confirmed; multiple means all up to that number."""
+        """Settle the confirmed lines; multiple means all up to that number."""
         numbers = [confirm.number]
         if confirm.multiple:
             numbers = list(takewhile(lambda number: number <= confirm.number, self._pending))
@@ -266,14 +269,14 @@ class Spout:
         if confirm.accepted:
             self.confirmed += settled
         else:
-            # A nack means not stored, and gives no reason; it is not tried again.
+            # A nack means not stored, without a reason; the line is not tried again.
             self.refused += settled
         if self._session is not None:
             record = self._session.confirmed if confirm.accepted else self._session.refused
             record(confirm.number, multiple=confirm.multiple)
 
     def _give_up_returned(self, connection: AmqpConnection) -> None:
-        """Count what found no queue; it was confirmed as well."""
+        """Count lines that found no queue; they were confirmed as well."""
         self.unroutable += len(connection.returns)
         for returned in connection.returns[:1]:
             self._progress.note(f"unroutable: {returned.text}")
@@ -380,7 +383,7 @@ def spout(
 
 
 def summary(job: Spout, seconds: float) -> dict[str, int | float]:
-    """What happened, for --json; the keys are stable."""
+    """The result, for --json; the keys are stable."""
     return {
         "published": job.published,
         "confirmed": job.confirmed,

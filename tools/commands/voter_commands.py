@@ -13,7 +13,7 @@ from vsync.types import record
 
 @record
 class Change:
-    """One change of the voters, as the protocol names it."""
+    """One change of the voters, in the protocol's terms."""
 
     action: str
     member: str = ""
@@ -47,7 +47,7 @@ def change_of(
     set_votes: tuple[str, str] | None,
     expected_votes: str | None,
 ) -> Change | None:
-    """Return the change that was asked for, None for none; UsageError for two."""
+    """Return the requested change, None if there is none; UsageError if there are two."""
     found: list[Change] = []
     if add_voter is not None:
         found.append(Change("add", add_voter))
@@ -86,6 +86,6 @@ def change_voters(target: Target, change: Change) -> str:
 
 
 def wait_until(target: Target, in_force: Callable[[ClusterStatus], bool]) -> None:
-    """Return when what was ordered is in force; ManagementError when the target's time is up."""
+    """Return when the ordered change is in force; ManagementError when the target's time is up."""
     otherwise = "what was ordered is not in force yet; see qpid-cluster --json"
     wait_for(lambda: in_force(target.status()) or None, target.timeout_seconds, lambda: otherwise)

@@ -34,14 +34,15 @@ from tools.demo.stream import Arrivals, Mixed, write_input
 QUEUE = "library"
 WINDOW = 1000
 KEPT_LINES = 2_000
-"""How many messages stay in the queue over the restart of the whole cluster."""
+"""How many messages stay in the queue during the restart of the whole cluster."""
 KILL_AT, RESTART_AT = 0.30, 0.50
 """Shares of the stream that have arrived when broker 1 dies, and when it is started again."""
 SHOWN_SECONDS = 10.0
-"""How long nobody is told how far the stream is."""
+"""The interval between reports of the stream's progress."""
 POLL_SECONDS = 0.1
 STILL_POLL_SECONDS = 1.0
-"""Where nothing came: the members are asked why, and a slow machine has better things to do."""
+"""The interval between questions to the members why nothing came; a slow machine should not spend
+more on them."""
 TOOL_SECONDS = 120.0
 VERIFY_SECONDS = 600.0
 STILL_SECONDS = 90.0
@@ -53,7 +54,7 @@ class DemoFailed(ToolError):
 
 
 class Output:
-    """Prints what happens and when.  Knows nothing of the steps."""
+    """Prints events with their times. Knows nothing of the steps."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -65,7 +66,7 @@ class Output:
         print(f"\n[{self.seconds():5.1f} s] {self._step}. {text}", flush=True)
 
     def fact(self, text: str) -> None:
-        """A fact that was checked."""
+        """Print a checked fact."""
         print("\n".join(f"            {line}" for line in text.splitlines()), flush=True)
 
     def seconds(self) -> float:
@@ -74,7 +75,9 @@ class Output:
 
 
 class Demo:
-    """The steps, in order.  Each method is one chapter and leaves the cluster as the next needs."""
+    """The steps, in order. Each method is one chapter and leaves the cluster as the next
+    needs it.
+    """
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
@@ -85,7 +88,7 @@ class Demo:
         self._clients: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> None:
-        """All chapters; whatever happens, no process is left behind."""
+        """Run all chapters; whatever happens, no process is left behind."""
         try:
             source, digest = self.prepare()
             self.start_cluster()
@@ -102,7 +105,7 @@ class Demo:
             self.cluster.close()
 
     def prepare(self) -> tuple[Path, str]:
-        """The input, from what every machine with Python has."""
+        """Make the input, from the library that every machine with Python has."""
         self.output.step(f"Input: {self.count:,} lines of this interpreter's standard library")
         source = self.folder / "input.txt"
         digest = write_input(source, self.count)
@@ -110,7 +113,7 @@ class Demo:
         return source, digest
 
     def start_cluster(self) -> None:
-        """Three members that wait for each other."""
+        """Start three members that wait for each other."""
         self.output.step("Three brokers, each with a store of its own, form a cluster")
         self.cluster.launch()
         self.serving()
@@ -157,7 +160,7 @@ class Demo:
         self.judge(arrivals, output, digest)
 
     def judge(self, arrivals: Arrivals, output: Path, digest: str) -> None:
-        """Compare what arrived with what was sent, repeats included."""
+        """Compare the received messages with those sent, repeats included."""
         leftover = self.folder / "leftover.jsonl"
         self.tool("drain", *self.draining(leftover, 2), "--timeout", "2")
         with output.open("ab") as file:
@@ -175,7 +178,7 @@ class Demo:
         )
 
     def leave_some(self) -> tuple[int, str]:
-        """Messages that nobody consumes before the cluster stops."""
+        """Publish messages that nobody consumes before the cluster stops."""
         self.output.step(f"{KEPT_LINES:,} more messages stay in the queue; then qpid-cluster -k -f")
         kept = self.folder / "kept.txt"
         digest = write_input(kept, KEPT_LINES)
@@ -206,14 +209,14 @@ class Demo:
         )
 
     def restart_all(self) -> None:
-        """From the stores alone."""
+        """Restart from the stores alone."""
         self.output.step("The whole cluster starts again from its clean stores")
         self.cluster.launch()
         self.serving()
         self.show(self.cluster[2], 3)
 
     def find_them_again(self, kept: int, digest: str) -> None:
-        """What was in the queue is in the queue."""
+        """The messages left in the queue are still there."""
         self.output.step("The messages that stayed are drained from broker 2")
         path = self.folder / "kept.jsonl"
         drain = self.start_tool("drain", *self.draining(path, 1), "--count", str(kept))
@@ -241,7 +244,7 @@ class Demo:
         self.check(confirmed in shown, f"{confirmed}; all logs are consistent")
 
     def show(self, member: BrokerProcess, size: int) -> None:
-        """qpid-cluster, as an operator sees it, and its size checked."""
+        """Show qpid-cluster as an operator sees it, and check its size."""
         shown = ""
 
         def missing() -> str:
@@ -257,7 +260,7 @@ class Demo:
         self.check(f"Cluster Size: {size}" in shown, f"{size} members")
 
     def until(self, arrivals: Arrivals, wanted: float, **clients: subprocess.Popen[bytes]) -> None:
-        """Wait until so many different messages have arrived, as long as it goes on."""
+        """Wait until this many different messages have arrived, as long as there is progress."""
 
         def missing() -> str:
             for label, client in clients.items():
@@ -280,15 +283,15 @@ class Demo:
         self.wait(missing)
 
     def where(self) -> str:
-        """Which of the members that run does not serve, and how far it is; empty: all do."""
+        """Which of the running members does not serve, and its progress; empty: all serve."""
         late = self.cluster.late([one for one in self.cluster.members if one.alive])
         return "" if late is None else f"; {late[0]} does not serve yet: {late[1]}"
 
     def wait(self, missing: Callable[[], str], where: Callable[[], str] = lambda: "") -> None:
-        """Wait until nothing is missing; say now and then what is, and end when that stands still.
+        """Wait until nothing is missing; report now and then what is, and end if nothing changes.
 
-        What is missing, or `where` the members are meanwhile, has to become what it never was: who
-        comes and goes would be waited for without end.
+        What is missing, or the state of the members meanwhile (`where`), must become one that was
+        not seen before; otherwise a member that comes and goes would be waited for without end.
         """
         told: set[str] = set()
         shown_at = moved_at = time.monotonic()
@@ -317,7 +320,7 @@ class Demo:
     def start_tool(
         self, name: str, *arguments: str, stdout: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a client command beside us; its errors go to our terminal."""
+        """Start a client command in the background; its errors go to our terminal."""
         with (stdout or Path("/dev/null")).open("wb") as out:
             client = subprocess.Popen(
                 [*command(name), *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out
@@ -326,7 +329,7 @@ class Demo:
         return client
 
     def finish(self, label: str, client: subprocess.Popen[bytes]) -> None:
-        """Wait for a client command to end well."""
+        """Wait for a client command to end successfully."""
         try:
             code = client.wait(TOOL_SECONDS)
         except subprocess.TimeoutExpired:
@@ -351,7 +354,7 @@ class Demo:
         return done.stdout
 
     def check(self, true: bool, claim: str) -> None:
-        """State a claim that was checked, or fail with it."""
+        """State a checked claim, or fail with it."""
         if not true:
             raise DemoFailed(f"not true: {claim}")
         self.output.fact(f"ok: {claim}")

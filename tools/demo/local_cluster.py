@@ -31,12 +31,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SETPRIV = shutil.which("setpriv")
 ENDS_WITH_US = [SETPRIV, "--pdeathsig", "KILL", "--"] if SETPRIV else []
-"""What runs a program that is killed as soon as the thread that started it is gone, however this
-process ends; on a system without it brokers outlive a benchmark that is killed."""
+"""A wrapper that kills a program as soon as the thread that started it is gone, however this
+process ends. On a system without it brokers outlive a killed benchmark."""
 
 
 class ClusterTrouble(Exception):
-    """A broker did not do in time what was waited for; the text says which, and shows its log."""
+    """A broker did not do in time what was waited for; the text says which one, and shows its
+    log.
+    """
 
 
 def command(name: str) -> list[str]:
@@ -48,7 +50,7 @@ def command(name: str) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now.  All are held until all are found, so none comes twice."""
+    """Ports on which nothing listens now. All are held until all are found, so none comes twice."""
     held: list[socket.socket] = []
     try:
         for port in random.sample(PORTS, len(PORTS)):
@@ -69,7 +71,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class BrokerProcess:
-    """One broker: its addresses and files, which outlive its process, and its process if any."""
+    """One broker: its addresses and files, which outlive its process, and its process, if any."""
 
     def __init__(self, label: str, root: Path, port: int, arguments: Sequence[str]) -> None:
         self.label = label
@@ -78,7 +80,7 @@ class BrokerProcess:
         self.log_path = root / f"{label}.log"
         self.arguments = tuple(arguments)
         self.management: Address | None = None
-        """Where its management API listens, if it has one."""
+        """The address of its management API, if it has one."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __str__(self) -> str:
@@ -101,12 +103,12 @@ class BrokerProcess:
         return self._process.pid
 
     def program(self) -> list[str]:
-        """Return what its arguments are given to; tests start brokers in other surroundings."""
+        """Return the program that gets its arguments; tests start brokers in other surroundings."""
         return command("qpidd")
 
     def start(self) -> None:
         """Start the process and return at once; use the cluster's waits to see it serve. It ends
-        with the thread that calls this: not one that is over before the cluster is."""
+        with the calling thread, so that thread must not end before the cluster does."""
         assert not self.alive, f"{self.label} already runs"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -118,13 +120,13 @@ class BrokerProcess:
             )
 
     def kill(self) -> None:
-        """What a power cut does to a process: SIGKILL, no warning."""
+        """Do what a power cut does to a process: SIGKILL, no warning."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, for instance SIGSTOP and SIGCONT."""
+        """Send a signal to the process, for example SIGSTOP or SIGCONT."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -146,7 +148,7 @@ class BrokerProcess:
             ) from None
 
     def status(self, timeout_seconds: float = 5.0) -> ClusterStatus:
-        """Its own view of the cluster; ManagementError when it does not answer."""
+        """Its own view of the cluster; ManagementError if it does not answer."""
         return Target(self.address, timeout_seconds=timeout_seconds).status()
 
     def log_tail(self, lines_max: int = LOG_TAIL_LINES) -> str:
@@ -182,7 +184,7 @@ class LocalCluster:
         self.name = name
         self.members: list[BrokerProcess] = []
         self.arbitrator: BrokerProcess | None = None
-        """A process that only votes; it has no client port, so nobody can ask it."""
+        """A process that only votes; it has no client port, so it cannot be asked."""
         for index, port in enumerate(ports[:size]):
             label = f"broker-{index + 1}"
             options = {
@@ -228,17 +230,17 @@ class LocalCluster:
         return self.members[index]
 
     def brokers(self, first: int = 0) -> str:
-        """All client addresses as tools take them, beginning with the member at `first`."""
+        """All client addresses in the form of the tools, beginning with the member at `first`."""
         turned = self.members[first:] + self.members[:first]
         return ",".join(str(member.address) for member in turned)
 
     def start(self, timeout_seconds: float = 60.0) -> None:
-        """Start every member that does not run, and wait until all serve together."""
+        """Start every member that is not running, and wait until all serve together."""
         self.launch()
         self.wait_active(timeout_seconds=timeout_seconds)
 
     def launch(self) -> None:
-        """Start every member that does not run, and wait for none."""
+        """Start every member that is not running, without waiting."""
         if self.arbitrator is not None and not self.arbitrator.alive:
             self.arbitrator.start()
         for member in self.members:
@@ -250,7 +252,7 @@ class LocalCluster:
     ) -> tuple[BrokerProcess, str] | None:
         """The first of `members` (default: all) that does not serve with exactly these.
 
-        Returns it and what it says.  Raises ClusterTrouble when the process of one has ended.
+        Returns it and its answer. Raises ClusterTrouble when the process of one has ended.
         """
         expected = self.members if members is None else members
         return _first_that_does_not_serve(expected, len(expected))
@@ -258,10 +260,10 @@ class LocalCluster:
     def wait_active(
         self, members: Sequence[BrokerProcess] | None = None, timeout_seconds: float = 60.0
     ) -> None:
-        """Wait until each of `members` (default: all that run) sees exactly them all ACTIVE.
+        """Wait until each of `members` (default: all running ones) sees exactly these, all ACTIVE.
 
-        All of them must say so in one round of questions, and be in one epoch.
-        One after the other would not do: who is asked first may still tell of the view before.
+        All of them must say so in one round of questions, and be in one epoch. Asking one after the
+        other would not do: the first one asked may still report the view before.
         """
         expected = [one for one in self.members if one.alive] if members is None else list(members)
         deadline = time.monotonic() + timeout_seconds
@@ -276,12 +278,12 @@ class LocalCluster:
             time.sleep(POLL_SECONDS)
 
     def wait_stopped(self, timeout_seconds: float = 60.0) -> list[int]:
-        """Wait until every member has ended by itself; their exit codes."""
+        """Wait until every member has ended by itself; return their exit codes."""
         deadline = time.monotonic() + timeout_seconds
         return [one.wait(max(0.1, deadline - time.monotonic())) for one in self.members]
 
     def close(self) -> None:
-        """Kill whatever still runs.  Safe to call twice."""
+        """Kill every process still running. Safe to call twice."""
         for member in (*self.members, self.arbitrator):
             if member is not None and member.alive:
                 member.kill()
@@ -290,7 +292,7 @@ class LocalCluster:
 def _first_that_does_not_serve(
     expected: Sequence[BrokerProcess], count: int
 ) -> tuple[BrokerProcess, str] | None:
-    """Ask each once; the first that is not in one view with all others, and what it says."""
+    """Ask each once; return the first that is not in one view with all others, and its answer."""
     for one in expected:
         if not one.alive:
             raise ClusterTrouble(f"{one} ended with code {one.exit_code}\n{one.log_tail()}")
@@ -314,7 +316,7 @@ def _first_that_does_not_serve(
 
 
 def _how_far(status: ClusterStatus) -> str:
-    """Of a member that joins: how much it has."""
+    """How much of the state a joining member has."""
     own = next((one for one in status.members if one.local), None)
     if own is None or status.status == "ACTIVE":
         return ""

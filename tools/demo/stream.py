@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class Mixed(Exception):
-    """What arrived, or what was to be sent, is not what it should be."""
+    """The received messages, or those to be sent, are not as they should be."""
 
 
 def library_lines() -> Iterator[bytes]:
@@ -46,7 +46,7 @@ def write_input(path: Path, count: int) -> str:
 
 
 class Arrivals:
-    """What `drain --format json` wrote, read while it is being written."""
+    """The output of `drain --format json`, read while it is being written."""
 
     def __init__(self, path: Path) -> None:
         self.count = 0
@@ -63,7 +63,7 @@ class Arrivals:
         return len(self._seen)
 
     def read(self) -> None:
-        """Take in the lines that were completed since the last call."""
+        """Read the lines completed since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

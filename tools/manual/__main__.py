@@ -21,11 +21,11 @@ from tools.cli.options import run_command
 
 DISTRIBUTION = "qpid-cluster-py"
 WIDTH = 10_000
-"""No line is broken here; that is for whoever shows the page."""
+"""No line is broken here; the program that shows the page does that."""
 
 
 def installed() -> dict[str, click.Command]:
-    """Our commands by the names under which they are installed."""
+    """Our commands by their installed names."""
     return {
         point.name: _command(point)
         for point in distribution(DISTRIBUTION).entry_points
@@ -63,7 +63,7 @@ def page(name: str, command: click.Command) -> str:
 
 
 def _verb(group: click.Group, verb: str, context: click.Context) -> Iterator[str]:
-    """One command of a group; the options that all of them share stand above."""
+    """One command of a group; options shared by all of them are above."""
     found = group.get_command(context, verb)
     if found is None or found.hidden:
         return
@@ -94,7 +94,7 @@ def _options(
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs of a help text; what click is told to leave as it is, is left so here."""
+    """Paragraphs of a help text; text that click must not rewrap is not rewrapped here."""
     asis = False
     began = False
     for line in text.splitlines():
@@ -115,7 +115,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """One line of text in which troff sees no command."""
+    """One line of text that troff does not interpret."""
     shown = " ".join(text.split("\n")).replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + shown if shown.startswith((".", "'")) else shown
 

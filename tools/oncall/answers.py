@@ -11,14 +11,14 @@ from tools.client.http_api import Api, ApiError, NotRunning
 from vsync.types import record
 
 PATIENCE_S = 5.0
-"""So long each member may take: one that hangs takes the connection, and says nothing."""
+"""The time for each member: one that hangs accepts the connection, and sends nothing."""
 OF_MANY = ("queue",)
-"""Kinds of objects of which members name the worst few: these need not be the same ones."""
+"""Kinds of objects of which members name only the worst few, which may differ between members."""
 
 
 @record
 class Silent:
-    """Somebody who was asked, and why there is no answer."""
+    """A member that was asked, and why there is no answer."""
 
     address: Address
     problem: ApiError
@@ -26,10 +26,10 @@ class Silent:
 
 @record
 class Answers:
-    """All that was heard."""
+    """All answers."""
 
     heard: list[Object]
-    """What `GET /api/qpid/findings` gives, one member after the other."""
+    """The content of `GET /api/qpid/findings`, one member after the other."""
     silent: list[Silent]
 
     @property
@@ -38,7 +38,7 @@ class Answers:
         return next((one for one in self.heard if one.get("status") == "ACTIVE"), self.heard[0])
 
     def findings(self) -> list[Object]:
-        """Each once, with the members that see it as `seen_by`; the gravest first."""
+        """Each finding once, with the members that see it as `seen_by`; the gravest first."""
         merged: dict[tuple[str, ...], Object] = {}
         for document in self.heard:
             for one in objects(document.get("findings")):
@@ -49,13 +49,13 @@ class Answers:
         return sorted(merged.values(), key=lambda one: place_of(str(one.get("severity"))))
 
     def unknown(self) -> list[str]:
-        """What those that answered could not tell, but for what another one of them can."""
+        """What the members that answered could not tell, except what another one of them can."""
         told = [{str(one) for one in items(document.get("unknown"))} for document in self.heard]
         return sorted(set.union(*told)) if all(told) else []
 
     @property
     def grave(self) -> bool:
-        """Whether somebody has to act."""
+        """Whether an operator has to act."""
         return bool(self.silent) or any(one["severity"] != LEVELS[-1] for one in self.findings())
 
 
@@ -63,7 +63,7 @@ LEVELS = ("critical", "warning", "notice")
 
 
 def place_of(severity: str) -> int:
-    """Where it stands among the others; one of a later release at the end."""
+    """Its place in the order; a finding of a later release goes to the end."""
     return LEVELS.index(severity) if severity in LEVELS else len(LEVELS)
 
 
@@ -73,7 +73,7 @@ def _key(finding: Object) -> tuple[str, ...]:
 
 
 def asked(api: Api) -> Answers:
-    """Ask every member of the list.  Raises ApiError when none of them answers."""
+    """Ask every member of the list. Raises ApiError if none of them answers."""
     patience_s = min(api.timeout_seconds or PATIENCE_S, PATIENCE_S)
     found = Answers([], [])
     for address in (api.address, *api.others):
@@ -90,6 +90,6 @@ def asked(api: Api) -> Answers:
 
 
 def _all_of(problems: Sequence[ApiError]) -> ApiError:
-    """One for all: that nobody runs is said only where it is true of each."""
+    """One reason for all: that no member runs is said only if it is true of each."""
     first = next((one for one in problems if not isinstance(one, NotRunning)), problems[0])
     return type(first)("; ".join(str(one) for one in problems), first.status)

@@ -13,7 +13,7 @@ WIDTH_MIN, WIDTH_MAX = 40, 100
 
 
 def text(found: Answers, width: int) -> str:
-    """All of them, what is not known, then a line that counts them."""
+    """All findings, what is not known, then a line that counts them."""
     width = max(WIDTH_MIN, min(width, WIDTH_MAX))
     return "\n\n".join([*(_paragraph(rows, width) for rows in _rows(found)), summary(found)])
 
@@ -31,7 +31,7 @@ def document(found: Answers) -> Object:
 
 
 def summary(found: Answers) -> str:
-    """How many of each level; of none, what was looked at and is well."""
+    """The number of findings of each level; if there are none, what was checked and is well."""
     listed = found.findings()
     told = []
     for level in LEVELS:

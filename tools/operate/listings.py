@@ -11,7 +11,7 @@ from vsync.types import record
 PATHS_OF_VHOSTS = frozenset(
     ("queues", "exchanges", "bindings", "consumers", "policies", "operator-policies")
 )
-"""Lists that the API has for one virtual host by `/VHOST`; others are sifted here."""
+"""Lists that the API offers for one virtual host under `/VHOST`; other lists are filtered here."""
 
 
 @record
@@ -26,12 +26,12 @@ class Listing:
     of_user: bool = False
     """The verb names a user: the rows are those of `users/USER/PATH`."""
     narrowed_by: tuple[str, ...] = ()
-    """Options of the verb: `global` is all virtual hosts, `user` only the rows of this user."""
+    """Options of the verb: `global` means all virtual hosts, `user` only the rows of this user."""
 
     def rows(
         self, api: Api, vhost: str | None, columns: Sequence[str], user: str | None = None
     ) -> list[list[Json]]:
-        """Ask for the list and take the columns out."""
+        """Request the list and extract the columns."""
         inside = vhost is not None and self.path in PATHS_OF_VHOSTS
         chosen = [self.columns[name] for name in columns]
         names: tuple[str, ...] = (self.path, vhost) if inside and vhost else (self.path,)
@@ -46,13 +46,13 @@ class Listing:
 
 
 def fields(*names: str, **others: str) -> dict[str, Column]:
-    """Columns that are fields of the API's rows: by the same name, or `column="path"`."""
+    """Columns that are fields of the API's rows: under the same name, or `column="path"`."""
     found = {name: at(name) for name in names}
     return found | {name: at(path) for name, path in others.items()}
 
 
 def nothing_here(*names: str) -> dict[str, Column]:
-    """Columns that scripts ask for, and for which a member here has nothing to say: empty."""
+    """Columns that scripts request and that are always empty here."""
     return dict.fromkeys(names, NOTHING)
 
 

@@ -16,7 +16,7 @@ Row = Sequence[Json]
 
 
 def plain(value: Json) -> str:
-    """One cell, on one line: what a client chose as a name cannot steer a terminal."""
+    """One cell, on one line: a name chosen by a client cannot control a terminal."""
     match value:
         case None:
             return ""
@@ -42,7 +42,7 @@ def print_rows(
 ) -> None:
     """Print a list in one of `FORMATS`.
 
-    `table` is aligned on a terminal and parted by tabs otherwise, so that `cut` and `awk` work.
+    `table` is aligned on a terminal and separated by tabs otherwise, so that `cut` and `awk` work.
     """
     found = [list(row) for row in rows]
     if form == "json":
@@ -66,7 +66,7 @@ def print_rows(
 
 
 def print_boxed(cells: Sequence[Sequence[str]], *, heads: bool) -> None:
-    """A table in a frame."""
+    """Print a table in a frame."""
     if not cells:
         return
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
@@ -87,7 +87,7 @@ def _as_it_is(value: Json) -> Json:
 
 @record
 class Column:
-    """A column that is a field of the API's row; dots of its path go into objects."""
+    """A column that is a field of the API's row; dots in its path lead into objects."""
 
     path: str
     shown: Callable[[Json], Json] = _as_it_is
@@ -100,14 +100,14 @@ class Column:
 
 
 def at(path: str) -> Column:
-    """The field as it is."""
+    """The field, unchanged."""
     return Column(path)
 
 
 def asked(columns: Iterable[Column], *more: str) -> str:
-    """The fields that these columns need, as the API is asked for them.
+    """The fields that these columns need, as a request to the API.
 
-    A hundred thousand rows with all their fields are a hundred megabytes, of which two columns are
-    five.  Pages would spare no more: for each of them the member would sort all rows again.
+    A hundred thousand rows with all fields are a hundred megabytes, with two columns five. Paging
+    would not help: the member would sort all rows again for each page.
     """
     return ",".join(dict.fromkeys([*(column.path for column in columns), *more]))

@@ -48,7 +48,7 @@ OVERFLOW = {
     "ring-strict": "drop-head",
     "flow-to-disk": None,
 }
-"""What a limit counts is what waits: `ring` never drops what a consumer holds."""
+"""Limits count waiting messages: `ring` never drops a message that a consumer holds."""
 NO_COUNTERPART = {
     "generate_queue_events": "there are no queue events",
     "file_size": "the store has no journal files",
@@ -62,7 +62,7 @@ NO_COUNTERPART = {
 
 
 def refuse(given: dict[str, object]) -> None:
-    """End on an option that would have no effect."""
+    """Exit because of an option that would have no effect."""
     for name, reason in NO_COUNTERPART.items():
         if given.pop(name, None):
             option = "--" + name.replace("_", "-")
@@ -96,7 +96,7 @@ def qpid_config(
 
 
 def overview(api: Api, vhost: str, *, as_json: bool) -> None:
-    """Count what is there."""
+    """Count the objects."""
     exchanges, queues = api.rows("exchanges", vhost), api.rows("queues", vhost)
     types: dict[str, int] = {}
     for one in exchanges:
@@ -118,7 +118,7 @@ def overview(api: Api, vhost: str, *, as_json: bool) -> None:
 
 
 def matching(rows: list[Object], pattern: str | None) -> list[Object]:
-    """Those whose names fit: `*` stands for any characters; without it, the beginning counts."""
+    """Those with matching names: `*` stands for any characters; without it, a prefix matches."""
     if pattern is None:
         return rows
     starts = pattern.rstrip("*")
@@ -153,7 +153,7 @@ def listed(ctx: click.Context, kind: str, pattern: str | None) -> None:
 
 
 def attributes(row: Object) -> str:
-    """The options that would declare it so."""
+    """The options that would declare it like this."""
     words = [str(row["type"])] if "type" in row and "messages" not in row else []
     words += ["--durable"] if row.get("durable") else []
     words += ["auto-del"] if row.get("auto_delete") else []
@@ -254,7 +254,7 @@ def add_queue(
 
 
 def queue_arguments(given: Mapping[str, Any]) -> Object:
-    """What the options of the manual are as arguments of a declaration."""
+    """The arguments of a declaration for the options of the manual."""
     found: Object = {}
     limit_policy = given["limit_policy"]
     if given["max_queue_count"] is not None:
@@ -280,7 +280,8 @@ def queue_arguments(given: Mapping[str, Any]) -> Object:
         found["x-dead-letter-exchange"] = given["alternate_exchange"]
     further = pairs(given["arguments"])
     for name in further:
-        # Brokers take what nobody knows, for libraries' sake: a limit that was mistyped is none.
+        # Brokers accept unknown arguments, for the sake of libraries, so a mistyped limit would
+        # limit nothing.
         if name not in QUEUE_ARGUMENTS and not name.startswith(PREFIX):
             question = meant(name, QUEUE_ARGUMENTS)
             if question:

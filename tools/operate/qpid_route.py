@@ -107,7 +107,7 @@ class _Ends:
         )
 
     def deleted(self, ctx: click.Context, kind: str, exchange: str, key: str) -> None:
-        """Delete the one route that this is."""
+        """Delete this one route."""
         with answered():
             found = [
                 one for one in self.routes.listed()
@@ -132,7 +132,7 @@ def with_ends(command: Command) -> Command:
 
 
 def refuse_tags(tag: str | None, exclude: str | None) -> None:
-    """Qpid finds loops by tags that operators give; here nobody needs them."""
+    """Refuse tags: Qpid finds loops by tags set by operators; here they are not needed."""
     if tag or exclude:
         raise click.UsageError(
             "a tag and an exclude-list have no counterpart: links find loops by the names of "

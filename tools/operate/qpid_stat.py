@@ -37,19 +37,19 @@ Examples:
 
 @record
 class Table:
-    """What one option shows."""
+    """The table of one option."""
 
     title: str
     path: str
     """The list of the API; empty: not a list, see `general`."""
     columns: Mapping[str, Column]
     name: Column
-    """What --include-filter looks at."""
+    """The field that --include-filter matches."""
     vhost: str = ""
-    """The field that names the virtual host; empty: what is shown is in none."""
+    """The field with the virtual host; empty: the objects are in none."""
 
     def rows(self, api: Api, vhost: str | None) -> list[Object]:
-        """Ask for what the columns need."""
+        """Request the fields that the columns need."""
         if not self.path:
             return general(api)
         if vhost is None:
@@ -71,7 +71,7 @@ def flag(name: str) -> Column:
 
 
 def general(api: Api) -> list[Object]:
-    """The cluster in numbers, one a line."""
+    """The cluster in numbers, one per line."""
     overview = api.fields("overview")
     pairs: list[tuple[str, Json]] = [
         ("cluster", overview.get("cluster_name")), ("member", overview.get("node")),
@@ -84,7 +84,7 @@ def general(api: Api) -> list[Object]:
 
 
 def seconds(found: Json) -> Json:
-    """Of milliseconds."""
+    """Seconds from milliseconds."""
     return found // 1000 if isinstance(found, int) else None
 
 

@@ -53,7 +53,7 @@ Examples:
 
 
 class VerbGroup(VerbsInSections):
-    """Says what to do instead of a verb that cannot be."""
+    """A group that says what to do instead of a refused verb."""
 
     sections = tuple(
         (title, re.compile(names))
@@ -113,7 +113,7 @@ def qpidctl(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as 
     Options may be given before or after the verb; those after it win.
     """
     if given["node"] and ctx.get_parameter_source("broker") is ParameterSource.ENVIRONMENT:
-        given["broker"] = None  # what is typed counts, not the environment
+        given["broker"] = None  # the command line counts, not the environment
     ctx.obj = given
 
 
@@ -137,29 +137,29 @@ with_common = together(
     ),
     *credentials.OPTIONS,
 )
-"""What may stand behind the verb as well."""
+"""Options that may also come after the verb."""
 INSTEAD = {
     "node": ("broker",), "broker": ("node",), "password": ("password_file",),
     "password_file": ("password",),
 }  # fmt: skip
-"""Of two ways to say a thing: who says it behind the verb by one means not the other any more."""
+"""Two ways to say a thing: one of them after the verb cancels the other before it."""
 
 
 @record
 class Asked:
-    """What the options say that any verb has."""
+    """The options that every verb has."""
 
     given: Mapping[str, Any]
 
     def api(self) -> Api:
-        """The API to ask.  Raises ToolError."""
+        """The API to ask. Raises ToolError."""
         given = dict(self.given)
         broker = given["broker"] or of_node(given["node"])
         return api_of(broker, credentials.taken(given), given["timeout"])
 
     @property
     def vhost(self) -> str:
-        """The virtual host that is meant."""
+        """The virtual host to use."""
         return str(self.given["vhost"])
 
     @property
@@ -169,7 +169,7 @@ class Asked:
 
     @property
     def heads(self) -> bool:
-        """Whether columns have heads."""
+        """Whether columns have headings."""
         return not self.given["silent"]
 
     @property
@@ -179,7 +179,7 @@ class Asked:
 
 
 def asked(ctx: click.Context, again: dict[str, Any]) -> Asked:
-    """The options before the verb, and over them those behind it, which are taken out."""
+    """The options before the verb, overridden by those after it, which are removed."""
     values = {name: again.pop(name, None) for name in ctx.obj}
     behind = {name: one for name, one in values.items() if one is not None and one is not False}
     other = {one for name in behind for one in INSTEAD.get(name, ())}
@@ -187,7 +187,7 @@ def asked(ctx: click.Context, again: dict[str, Any]) -> Asked:
 
 
 def told(found: Asked, name: str, text: str) -> None:
-    """Print one value, to a program by its name."""
+    """Print one value; for a program with its name."""
     if found.form == "json":
         print_json({name: text})
     else:
@@ -195,7 +195,7 @@ def told(found: Asked, name: str, text: str) -> None:
 
 
 def add_listing(verb: str, listing: Listing) -> None:
-    """One `list_...`."""
+    """Add one `list_...` verb."""
     names = ", ".join(sorted(listing.columns))
 
     def completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
@@ -231,7 +231,7 @@ def add_listing(verb: str, listing: Listing) -> None:
         made.params.append(
             click.Option(["--global", "everywhere"], is_flag=True, help="Of all virtual hosts.")
         )
-    if user:  # as whom it asks is said before the verb
+    if user:  # the user is given before the verb
         made.params = [one for one in made.params if one.name != "login_user"]
         made.params.append(click.Option(["--user", "of_user"], help="Only of this user."))
     if verb == "list_queues":
@@ -245,11 +245,11 @@ LOCATIONS: list[click.Parameter] = [
                  help="All: every queue is on every member."),
     click.Option(["--offline"], is_flag=True, help="None: every queue is on every member."),
 ]  # fmt: skip
-"""How scripts pick queues by where they are."""
+"""How scripts select queues by location."""
 
 
 def add_verb(name: str, verb: Verb) -> None:
-    """One verb that changes something, or asks one thing."""
+    """Add one verb that changes something, or asks one thing."""
 
     @qpidctl.command(name=name, help=verb.help, short_help=verb.help.partition("\n")[0])
     @with_common
@@ -279,7 +279,7 @@ for _name, _verb in {**CHANGES, **QUESTIONS}.items():
 
 
 def verb(name: str) -> Callable[[Callable[..., None]], Callable[..., Any]]:
-    """Make a function a verb, with the options that all have."""
+    """Make a function a verb, with the common options."""
 
     def add(function: Callable[..., None]) -> Callable[..., Any]:
         return qpidctl.command(name=name)(with_common(click.pass_context(function)))

@@ -16,7 +16,7 @@ from tools.operate.settings import Act, Given, Verb, arguments
 
 
 def checking(check: str, *more: str, doing: str = "") -> Act:
-    """One health check; its failure is a reason and exit code 69."""
+    """Run one health check; a failure gives a reason and exit code 69."""
 
     def act(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
         path = [check, *(str(given[name]) for name in more)]
@@ -31,7 +31,7 @@ def checking(check: str, *more: str, doing: str = "") -> Act:
 
 
 def check_node(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """The check of releases before there were several."""
+    """The check of older releases, which had only one."""
     del given
 
     def call(api: Api) -> str:
@@ -44,7 +44,7 @@ def check_node(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
 
 
 def node_of(api: Api) -> str:
-    """The member that is asked, by its name in the cluster; not whoever of a list runs."""
+    """The name of the member that is asked. Raises UsageError for a list of brokers."""
     if api.others:
         raise click.UsageError("this is about one member: --broker is to name it, not a list")
     return str(api.fields("overview", columns="node").get("node"))
@@ -67,14 +67,14 @@ def revive(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
 
 
 def rebalance(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """Any queue is served by every member, so none has to move."""
+    """Every member serves any queue, so none has to move."""
     return f"Rebalancing {given['type']} queues: no queue has a leader, none moves", (
         lambda api: _done(api.post("rebalance", "queues"))
     )
 
 
 def restart_vhost(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """It runs wherever a member serves."""
+    """A virtual host runs wherever a member serves."""
     del given
     return f"Starting virtual host {vhost}", lambda api: _done(
         api.post("vhosts", vhost, "start", node_of(api))
@@ -86,7 +86,7 @@ def _done(_: object) -> None:
 
 
 def server_version(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """What scripts compare; the product's own is in `status`."""
+    """The version that scripts compare; the product's own version is in `status`."""
     del given
     return "Asking the member for its version", lambda api: str(
         api.fields("overview", columns="rabbitmq_version").get("rabbitmq_version")
@@ -163,4 +163,4 @@ QUESTIONS: Mapping[str, Verb] = {
         "Print the release of RabbitMQ whose API the member answers like.", (), server_version
     ),
 }  # fmt: skip
-"""Each by its name."""
+"""Each question by its name."""

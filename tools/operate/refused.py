@@ -18,7 +18,7 @@ _OPTION = (
 _NO_QUEUE_PROCESS = "no queue has a process or a leader of its own here"
 
 REFUSED: Mapping[str, str] = {
-    # The process of a member, and what it is made of.
+    # The process of a member, and its parts.
     "eval": f"{_NO_ERLANG} to evaluate; ask by --formatter json, or by the HTTP API",
     "eval_file": f"{_NO_ERLANG} to evaluate; ask by --formatter json, or by the HTTP API",
     "exec": f"{_NO_ERLANG} to execute; ask by --formatter json, or by the HTTP API",
@@ -116,7 +116,7 @@ REFUSED: Mapping[str, str] = {
     "help": "qpidctl --help lists the verbs, qpidctl VERB --help explains one",
     "autocomplete": "qpidctl --help says how the shell completes verbs and options",
 }  # fmt: skip
-"""Each verb, and what to do instead; no sentence ends with a full stop."""
+"""Each verb with advice what to do instead; no sentence ends with a full stop."""
 
 _QUEUE = "qpid-config add queue NAME makes a queue"
 _EXCHANGE = "qpid-config add exchange TYPE NAME makes an exchange"
@@ -134,4 +134,4 @@ ELSEWHERE: Mapping[str, str] = {
     "publish": "spout publishes lines",
     "get": "drain reads messages, drain --browse leaves them there",
 }
-"""What is looked for here and is another command's, with that command."""
+"""Verbs of other commands, each with that command."""

@@ -23,13 +23,13 @@ from vsync.types import record
 
 PREFIX = "qpid-route "
 NAME_BYTES_MAX = 248
-"""Of a parameter, without its component."""
+"""Length of a parameter's name, without its component."""
 UPSTREAM, UPSTREAM_SET, SHOVEL = "federation-upstream", "federation-upstream-set", "shovel"
 STATES = {"running": "Operational", "starting": "Connecting"}
 WAITING, UNUSED = "Waiting", "Unused"
 DYNAMIC = "<dynamic>"
 SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$]")
-"""What means something in a pattern; what stands before others with a backslash may, too."""
+"""Characters with a meaning in a pattern; a backslash may precede others, too."""
 
 
 @record
@@ -38,26 +38,26 @@ class Peer:
 
     url: BrokerUrl
     uri: str
-    """How the cluster reaches it."""
+    """The URI by which the cluster reaches it."""
 
     @property
     def says_how(self) -> bool:
-        """Whether it has a login, or what else a link is to use, and not only a place."""
+        """Whether it gives a login, or other settings for a link, and not only an address."""
         return bool(self.url.user) or "?" in self.uri
 
     @property
     def name(self) -> str:
-        """For people, and in names of what is defined."""
+        """The name for people, and in names of definitions."""
         return peer_name(self.url)
 
 
 def peer_name(url: BrokerUrl) -> str:
-    """Host and port, and the virtual host where it is none of the usual ones."""
+    """Host and port, and the virtual host if it is not one of the usual ones."""
     return str(url.address) + (f"/{url.vhost}" if url.vhost not in (None, "", "/") else "")
 
 
 def peer_of(text: str, *, tls: bool, mechanism: str) -> Peer:
-    """Read a peer as Qpid writes it, or as a URI.  Raises UsageError."""
+    """Parse a peer in Qpid's form, or as a URI. Raises UsageError."""
     plain = not any(text.startswith(scheme) for scheme in AMQP)
     try:
         url = parse_url(("amqp:ssl:" if tls and plain else "") + text.partition("?")[0], AMQP)
@@ -78,18 +78,18 @@ def peer_of(text: str, *, tls: bool, mechanism: str) -> Peer:
 
 @record
 class Route:
-    """One route as it is listed."""
+    """One route in a list."""
 
     kind: str
     """`dynamic`, `route` or `queue`."""
     push: bool
-    """Whether this cluster sends; else it takes."""
+    """Whether this cluster sends; otherwise it receives."""
     peer: str
     exchange: str
     key: str
     """Or the queue."""
     name: str
-    """Of its shovel, or of its set."""
+    """The name of its shovel, or of its set."""
 
     def words(self, here: str) -> tuple[str, str, str, str]:
         """Destination, source, exchange and key, as Qpid's tool prints them."""
@@ -99,7 +99,7 @@ class Route:
 
 
 class Routes:
-    """Those of one virtual host of a cluster."""
+    """The routes of one virtual host of a cluster."""
 
     def __init__(self, api: Api, vhost: str) -> None:
         self._api, self._vhost = api, vhost
@@ -154,12 +154,12 @@ class Routes:
     # -- links -----------------------------------------------------------------------------------
 
     def add_link(self, peer: Peer) -> None:
-        """Define the upstream, or define it anew."""
+        """Define or redefine the upstream."""
         name = PREFIX + peer.name
         self._api.put("parameters", UPSTREAM, self._vhost, name, body={"value": {"uri": peer.uri}})
 
     def delete_link(self, peer: str) -> None:
-        """Unless a route needs it.  Raises UsageError."""
+        """Delete it unless a route needs it. Raises UsageError."""
         used = [route for route in self.listed() if route.peer == peer]
         if used:
             what = ", ".join(f"{one.kind} of '{one.exchange}'" for one in used)
@@ -176,7 +176,7 @@ class Routes:
     # -- routes ----------------------------------------------------------------------------------
 
     def add_dynamic(self, peer: Peer, exchange: str) -> None:
-        """What is bound to the exchange here is bound at the peer."""
+        """Bind at the peer whatever is bound to the exchange here."""
         row = self._api.fields("exchanges", self._vhost, exchange)
         name = PREFIX + exchange
         policy = row.get("policy")
@@ -213,8 +213,8 @@ class Routes:
     def add_static(
         self, peer: Peer, exchange: str, key: str, *, push: bool, credit: int | None
     ) -> None:
-        """By one key.  What is pushed waits in a durable queue; what is pulled comes by a queue of
-        the link's own, as with Qpid, and does not wait while the link is down."""
+        """Add a route by one key. Pushed messages wait in a durable queue; pulled messages come
+        through the link's own queue, as in Qpid, and do not wait while the link is down."""
         value: Object = {"dest-exchange": exchange}
         if push:
             queue = _name(peer.name, exchange, key, push=True)
@@ -229,7 +229,7 @@ class Routes:
     def add_queue(
         self, peer: Peer, exchange: str, queue: str, *, push: bool, credit: int | None
     ) -> None:
-        """All that a queue holds goes to an exchange."""
+        """Route all messages of a queue to an exchange."""
         value: Object = {"src-queue": queue, "dest-exchange": exchange}
         self._shovel(peer, exchange, f"queue={queue}", value, push=push, credit=credit)
 
@@ -244,7 +244,7 @@ class Routes:
         self._api.put("parameters", SHOVEL, self._vhost, name, body={"value": value})
 
     def delete(self, route: Route, *, empty_link: bool) -> str:
-        """Delete a route; return what is left of it, in a sentence."""
+        """Delete a route; return what remains of it, in a sentence."""
         said = ""
         if route.kind == "dynamic":
             self._delete_dynamic(route)
@@ -257,7 +257,7 @@ class Routes:
         return said
 
     def _delete_queue(self, queue: str) -> str:
-        """That of a push route, unless messages wait in it."""
+        """Delete the queue of a push route, unless messages wait in it."""
         try:
             self._api.delete("queues", self._vhost, queue, only={"if-empty": True})
         except ApiError as problem:
@@ -277,7 +277,7 @@ def _name(peer: str, exchange: str, key: str, *, push: bool) -> str:
 
 
 def exactly(name: str) -> str:
-    """A pattern of a policy that this name alone matches."""
+    """A policy pattern that matches only this name."""
     return f"^{SPECIAL.sub(lambda found: chr(92) + found[0], name)}$"
 
 

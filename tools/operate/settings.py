@@ -19,8 +19,8 @@ from vsync.types import record
 
 Given: TypeAlias = Mapping[str, Any]
 Act: TypeAlias = Callable[[str, Given], tuple[str, Callable[[Api], str | None]]]
-"""Of a virtual host and the arguments: what is done, in words, and the call that does it.  The call
-may return lines to print.  Raises ValueError for bad data."""
+"""From a virtual host and the arguments: a description of the action, and the call that does it.
+The call may return lines to print. Raises ValueError for bad data."""
 
 
 @record
@@ -39,11 +39,11 @@ def arguments(*names: str) -> tuple[click.Parameter, ...]:
 
 TAGS = ("administrator", "monitoring", "policymaker", "management", "impersonator")
 PASSWORD = click.Argument(["new_password"], required=False, metavar="[PASSWORD]")
-"""Asked for when it is not given, so that it need not be on a command line."""
+"""Asked for if it is not given, so that it need not be on a command line."""
 
 
 def asked_password(given: Given, *, twice: bool = True) -> str:
-    """The password that was given, is typed now, or is the line that a script pipes in."""
+    """The given password, or one typed now, or the line that a script pipes in."""
     found = given["new_password"]
     if found is None and not has_terminal():
         found = sys.stdin.readline().rstrip("\r\n") if sys.stdin is not None else ""
@@ -55,7 +55,7 @@ def asked_password(given: Given, *, twice: bool = True) -> str:
 
 
 def definition(text: str) -> Object:
-    """A definition as it is given on the command line."""
+    """A definition given on the command line."""
     found = any_json(text)
     if not isinstance(found, dict):
         raise ValueError(f'a definition is a JSON object, as {{"max-length": 1000}}; got: {text}')
@@ -63,7 +63,7 @@ def definition(text: str) -> Object:
 
 
 def any_json(text: str) -> Json:
-    """A value as it is given on the command line."""
+    """A value given on the command line."""
     try:
         value: Json = json.loads(text)
     except ValueError as problem:
@@ -75,9 +75,9 @@ def any_json(text: str) -> Json:
 
 
 def deleting(doing: str, *path: str) -> Act:
-    """Remove what is at a path; `{vhost}` and the names of arguments stand for their values.
+    """Remove the resource at a path; `{vhost}` and the names of arguments stand for their values.
 
-    A reason is told to clients, --if-empty and --if-unused to the broker.
+    Clients are told a reason; the broker is told --if-empty and --if-unused.
     """
 
     def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
@@ -95,14 +95,14 @@ def deleting(doing: str, *path: str) -> Act:
 
 
 def clear_topics(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """All of a user's, or those for one exchange."""
+    """Clear all of a user's, or those for one exchange."""
     path = "topic-permissions", "{vhost}", "{user}"
     one = ("{exchange}",) if given["exchange"] else ()
     return deleting("Deleting topic permissions of {user}", *path, *one)(vhost, given)
 
 
 def restart_link(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """End the attempt of a link that runs, by the id that federation_status shows."""
+    """End the running attempt of a link, by the id that federation_status shows."""
     name = given["link_id"]
 
     def call(api: Api) -> None:
@@ -113,7 +113,7 @@ def restart_link(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | N
 
 
 def putting(doing: str, path: tuple[str, ...], body: Callable[[Given], Mapping[str, Json]]) -> Act:
-    """Set what is at a path."""
+    """Set the resource at a path."""
 
     def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
         named = {**given, "vhost": vhost}
@@ -129,7 +129,7 @@ def putting(doing: str, path: tuple[str, ...], body: Callable[[Given], Mapping[s
 
 
 def add_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """A user who is there is left alone."""
+    """Add a user; an existing one is left alone."""
     name = str(given["name"])
     secret = "password_hash" if given["pre_hashed_password"] else "password"
     body: Object = {secret: asked_password(given), "tags": ""}
@@ -143,7 +143,7 @@ def add_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
 
 
 def change_user(name: str, change: Callable[[Object], Mapping[str, Json]]) -> Callable[[Api], None]:
-    """Keep of a user what the change does not name."""
+    """Keep the parts of a user that the change does not name."""
 
     def call(api: Api) -> None:
         now = api.fields("users", name)
@@ -161,7 +161,7 @@ def change_user(name: str, change: Callable[[Object], Mapping[str, Json]]) -> Ca
 
 
 def change_password(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """The tags stay."""
+    """Change the password; the tags stay."""
     password = asked_password(given)
     name = str(given["name"])
     return f"Changing the password of user {name}", change_user(
@@ -170,7 +170,7 @@ def change_password(_: str, given: Given) -> tuple[str, Callable[[Api], str | No
 
 
 def clear_password(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """The user can log in by certificate only."""
+    """Clear the password: the user can then log in only by certificate."""
     name = str(given["name"])
     return f"Clearing the password of user {name}", change_user(
         name, lambda _: {"password_hash": ""}
@@ -178,7 +178,7 @@ def clear_password(_: str, given: Given) -> tuple[str, Callable[[Api], str | Non
 
 
 def set_user_tags(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """None given: none left."""
+    """Set the tags; none given clears them."""
     tags = ",".join(given["tags"])
     name = str(given["name"])
     unknown = [tag for tag in tags.split(",") if tag and tag not in TAGS]
@@ -189,7 +189,7 @@ def set_user_tags(_: str, given: Given) -> tuple[str, Callable[[Api], str | None
 
 
 def authenticate_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """Whether the API knows this user by this password, be it one that may ask it nothing."""
+    """Whether the API accepts this user with this password, even one that may not use the API."""
     name, password = str(given["name"]), asked_password(given, twice=False)
 
     def call(api: Api) -> str:
@@ -201,7 +201,7 @@ def authenticate_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | 
 
 
 def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """Of one virtual host, or of all."""
+    """Close those of one virtual host, or all."""
     reason = " ".join(given["reason"])
     everywhere = bool(given["everywhere"])
 
@@ -218,7 +218,7 @@ def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api]
             except ApiError as problem:
                 if problem.status != HTTPStatus.NOT_FOUND:
                     raise
-            else:  # what was not found has left by itself
+            else:  # a connection that was not found has left by itself
                 closed += 1
         return f"{closed} closed"
 
@@ -227,7 +227,7 @@ def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api]
 
 
 def set_permissions_everywhere(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """In each virtual host that there is now."""
+    """Set them in each existing virtual host."""
     user = str(given["user"])
     body = {key: given[key] for key in ("configure", "write", "read")}
 
@@ -239,7 +239,7 @@ def set_permissions_everywhere(_: str, given: Given) -> tuple[str, Callable[[Api
 
 
 def change_vhost(named: str, change: Callable[[Given], Mapping[str, Json]]) -> Act:
-    """What the change does not name stays; there is a virtual host already."""
+    """Keep the parts that the change does not name; the virtual host exists."""
 
     def act(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
         name, body = str(given["name"]), change(given)
@@ -254,7 +254,7 @@ def change_vhost(named: str, change: Callable[[Given], Mapping[str, Json]]) -> A
 
 
 def synchronise(action: str) -> Act:
-    """Of one queue."""
+    """Synchronise one queue."""
 
     def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
         name = str(given["name"])
@@ -289,7 +289,7 @@ def policy(kind: str) -> Verb:
         def told(api: Api) -> str | None:
             try:
                 return call(api)
-            except ApiError as problem:  # the broker judges: it may be of another release
+            except ApiError as problem:  # the broker judges it, which may be of another release
                 questions = "".join(meant(key, known) for key in unknown)
                 raise ApiError(f"{problem}{questions}", problem.status) from None
 
@@ -487,7 +487,7 @@ CHANGES: dict[str, Verb] = {
         "End the synchronising of a queue.", arguments("name"), synchronise("cancel_sync")
     ),
 }  # fmt: skip
-"""Each by its name."""
+"""Each change by its name."""
 
 
 def limits(kind: str, owner: str, of: tuple[click.Parameter, ...]) -> tuple[Verb, Verb]:

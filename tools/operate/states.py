@@ -13,12 +13,12 @@ from tools.operate.output import plain, print_json, print_rows
 
 POLL_SECONDS = 0.2
 REFUSALS, REFUSED_SECONDS = 4, 1.0
-"""A new cluster knows the users of --load-definitions a moment after it serves: so often, and so
-far apart, a wait is refused before it ends.  After five the broker slows its user down."""
+"""A new cluster knows the users of --load-definitions a moment after it serves. So a wait ends only
+after this many refusals, this far apart. After five the broker slows its user down."""
 
 
 def print_status(api: Api, *, as_json: bool) -> None:
-    """The member that is asked, in sections."""
+    """Print the status of the member that is asked, in sections."""
     overview = api.fields("overview")
     name = str(overview.get("node"))
     node = next((one for one in api.rows("nodes") if one.get("name") == name), {})
@@ -47,7 +47,7 @@ def print_status(api: Api, *, as_json: bool) -> None:
 
 
 def print_cluster(api: Api, *, as_json: bool) -> None:
-    """The members, the votes, the alarms."""
+    """Print the members, the votes, the alarms."""
     cluster = api.fields("qpid", "cluster")
     if as_json:
         print_json(cluster)
@@ -84,7 +84,7 @@ def _seconds(milliseconds: Json) -> Json:
 
 
 def await_serving(api: Api, members: int) -> None:
-    """Return when the member asked serves clients, and so many members do."""
+    """Return when the member asked serves clients, and this many members do."""
 
     def why_not() -> str:
         nodes = api.rows("nodes")

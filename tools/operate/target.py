@@ -72,7 +72,7 @@ def answered() -> Iterator[None]:
 
 
 def code_of(status: int) -> Exit:
-    """The exit code that scripts written for rabbitmqctl expect of an HTTP status."""
+    """The exit code that scripts for rabbitmqctl expect for an HTTP status."""
     match status:
         case 401 | 403:
             return Exit.DATA
@@ -87,6 +87,6 @@ def code_of(status: int) -> Exit:
 
 
 def note(text: str, *, quiet: bool) -> None:
-    """Say on stderr what is done, so that stdout is the answer alone."""
+    """Print the action on stderr, so that stdout has only the answer."""
     if not quiet:
         print(text, file=sys.stderr)

@@ -25,11 +25,11 @@ from tools.shovel.mover import Mover
 from tools.shovel.task import Task
 
 MEMORY_BYTES_MAX = 2 << 30
-"""More address space than this it does not get: what a peer announces has an end."""
+"""Its limit of address space, which also limits the size of what a peer announces."""
 NICENESS = 5
-"""It leaves the processor to the member beside it."""
+"""It leaves the processor to the member on the same machine."""
 OOM_SCORE, OOM_SCORE_ADDED = Path("/proc/self/oom_score_adj"), 500
-"""Where the machine has no memory left, the kernel ends it before a member."""
+"""If the machine has no memory left, the kernel ends it before a member."""
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     with contextlib.suppress(OSError):
         OOM_SCORE.write_text(str(OOM_SCORE_ADDED), encoding="ascii")
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
+    with contextlib.suppress(BrokenPipeError):  # the listener is gone
         try:
             ended = _attempt().run()
         except MemoryError:
@@ -71,7 +71,7 @@ def _attempt() -> Copier | Mover:
 
 
 def _first_line() -> tuple[bytes, bytes]:
-    """And what came behind it."""
+    """The first line, and the bytes behind it."""
     data = bytearray()
     while b"\n" not in data and (more := os.read(sys.stdin.fileno(), 1 << 16)):
         data += more
@@ -80,7 +80,7 @@ def _first_line() -> tuple[bytes, bytes]:
 
 
 def _fault(error: Exception) -> str:
-    """Where it was raised, without its text, which may quote what a peer or a password is."""
+    """Where it was raised, without its text, which may quote a peer or a password."""
     (*_, last) = traceback.extract_tb(error.__traceback__)
     where = f"{type(error).__name__} in {os.path.basename(last.filename)} line {last.lineno}"
     return f"this is a fault of the broker's shovels: {where}"

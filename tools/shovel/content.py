@@ -39,24 +39,24 @@ HAS_USER_ID = 0x10
 """A flag in the second byte of properties."""
 SHOVELLED, TIMESTAMP = "x-shovelled", "x-shovelled-timestamp"
 DROPPED = frozenset((*QUEUE_HEADERS, *PRODUCER_HEADERS, "x-delivery-count"))
-"""These are about the source: the last one counts returns to it, and grows with them."""
+"""Properties about the source: the last one counts returns to it, and grows with them."""
 
 
 class Outgoing(NamedTuple):
-    """A message as it is published."""
+    """A message in the form in which it is published."""
 
     exchange: str
     key: str
     properties: bytes
     queue_id: str
-    """Of the queue it was taken from; empty: the source does not tell."""
+    """Id of the queue it was taken from; empty: the source does not tell."""
     place: int
     producer: str
-    """Of its number; empty: it goes without one."""
+    """The producer of its number; empty: it is sent without one."""
 
 
 class Content:
-    """Makes outgoing messages of deliveries."""
+    """Turns deliveries into outgoing messages."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Content:
         frame_max: int,
         way: Way | None = None,
     ) -> None:
-        """`frame_max` bytes is the destination's: a number that does not fit is left out; `way`:
-        that of a link of federation.
+        """`frame_max` bytes is the destination's limit: a number that does not fit is left out.
+        `way`: that of a federation link.
 
-        A queue of the attempt's own goes with it, so what is in it is taken by no other attempt:
-        numbers would only use up the names of producers that a user has.
+        An attempt's own queue is deleted with it, so no other attempt takes its messages: numbers
+        would only use up the producer names that a user may have.
         """
         self._shovel, self._doubts, self._frame_max = shovel, doubts, frame_max
         self._way = way
@@ -82,7 +82,7 @@ class Content:
         self._producers: dict[str, str] = {}
 
     def of(self, delivery: Delivery) -> Outgoing | None:
-        """Return what is published of it; None: it has been here, and goes no further."""
+        """Return the message to publish; None: it has been here, and goes no further."""
         shovel = self._shovel
         queue_id, place = "", 0
         entries = []
@@ -151,14 +151,14 @@ class Content:
 
 
 def relabelled(properties: bytes, dropped: Collection[str], added: Mapping[str, Value]) -> bytes:
-    """The properties with other headers, and the rest byte for byte."""
+    """The properties with other headers; the rest stays byte for byte."""
     entries = [one for one in raw_headers(properties) if one[0] not in dropped]
     entries += [entry(name, encode_value(value)) for name, value in added.items()]
     return with_headers(properties, entries, keep_expiration=True)
 
 
 def number_of(properties: bytes) -> tuple[str, int]:
-    """Return producer and number of a message that we published; an empty name: it has none."""
+    """Return producer and number of a message published by us; an empty name if it has none."""
     values = {name: decode_value(value) for name, _, value in raw_headers(properties)}
     producer, number = values.get(PRODUCER_ID), values.get(PRODUCER_SEQUENCE)
     if not isinstance(producer, str) or not isinstance(number, int):
@@ -167,8 +167,8 @@ def number_of(properties: bytes) -> tuple[str, int]:
 
 
 def _forwarded(shovel: Shovel, cluster: str) -> Table:
-    """One entry of the header that says which way a message came.  Of several URIs the first: it is
-    the same in each attempt."""
+    """One entry of the header that records a message's way. Of several URIs it uses the first,
+    which is the same in each attempt."""
     row = shovel.row()
     names = (
         "src_uri", "dest_uri", "src_queue", "src_exchange", "src_exchange_key", "dest_queue",
@@ -182,7 +182,8 @@ def _forwarded(shovel: Shovel, cluster: str) -> Table:
 
 
 def _shape(shovel: Shovel, cluster: str, way: Way | None) -> str:
-    """All of the definition that shapes what is sent: with another one it is another message."""
+    """The parts of the definition that shape the sent message: with other parts it is another
+    message."""
     shape: list[object] = [
         shovel.destination_queue, shovel.destination_exchange, shovel.destination_key,
         shovel.publish_properties,

@@ -26,17 +26,19 @@ from tools.shovel.content import relabelled
 from tools.shovel.task import Failed, Task, doing_of, opened, poll_of, turn
 
 OF, PLACE = "x-replica-of", "x-replica-place"
-"""Headers of what is here: the id of the queue there, and the place of the message in it."""
+"""Headers of copies here: the id of the source queue, and the place of the message in it."""
 EXCHANGE, KEY = "x-replica-exchange", "x-replica-routing-key"
-"""How it was published there."""
+"""How it was published at the source."""
 REPLACED = frozenset((QUEUE_ID, SEQUENCE, OF, PLACE, EXCHANGE, KEY))
 TOLD_RANGES_MAX = 2_000
-"""What is here and told to the source: of more the rest comes once more, and is left out."""
+"""Ranges held here that the source is told about; messages beyond them are sent again, and
+skipped.
+"""
 UNCONFIRMED_MAX = 2_000
 FINISH_S = 5.0
 REPORT_S = 1.0
 READ_S = 60.0
-"""For so long nothing may come while it reads what is here; a million messages take minutes."""
+"""The longest silence while it reads the messages here; a million of them take minutes."""
 TAG = "replica"
 CANNOT = (
     "source: this broker does not tell what is settled in a queue, so no replica of one can be kept"
@@ -54,15 +56,15 @@ class Copier:
     """One attempt."""
 
     def __init__(self, task: Task, tell: Callable[[dict[str, object]], None], control: int) -> None:
-        """`control`: a descriptor whose end means to stop; what is told there is for links."""
+        """`control`: a descriptor whose end means to stop; its content is for links only."""
         self._task, self._tell, self._control = task, tell, control
         self._shovel = task.shovel
-        self._id = ""  # of the queue there
+        self._id = ""  # id of the source queue
         self._here: dict[str, dict[int, int]] = {}  # by id what is here: place to tag, 0: not yet
-        self._again: set[int] = set()  # what is here of these goes when they are here once more
-        self._old: list[int] = []  # tags of what goes then, as no such message is there
+        self._again: set[int] = set()  # of these the copies here go once there are new ones
+        self._old: list[int] = []  # tags that go then, whose messages no longer exist
         self._highest = -1
-        self._level = False  # all that was there at one moment is here
+        self._level = False  # everything there at one moment has arrived here
         self._level_at: int | None = None  # when what was published up to this number is confirmed
         self._published = 0
         self._pending: set[int] = set()  # publish numbers
@@ -74,7 +76,7 @@ class Copier:
         self._moved, self._reported_at, self._blocked = 0, 0.0, ""
 
     def run(self) -> dict[str, object]:
-        """Copy; return what to say of the end."""
+        """Copy; return the report of the end."""
         ends: list[AmqpConnection] = []
         why = "it is stopped"
         try:
@@ -93,7 +95,7 @@ class Copier:
         except Failed as failed:
             why = str(failed)
             if ends and not why.startswith("destination:"):
-                ends[0].close()  # with the acknowledgements of what has left
+                ends[0].close()  # including the acknowledgements of departed messages
         finally:
             for one in ends:
                 one.drop()
@@ -103,7 +105,8 @@ class Copier:
     # -- beginning -------------------------------------------------------------------------------
 
     def _read_here(self, destination: AmqpConnection) -> None:
-        """Look what is here, and take it all, but for what fits into no channel yet."""
+        """Look at the messages here, and take them all, except those that no channel has room for
+        yet."""
         shovel = self._shovel
         queue = shovel.destination_queue
         destination.declare_queue(queue, shovel.destination_queue_arguments)
@@ -141,7 +144,8 @@ class Copier:
             raise Failed("source: that is the queue itself: name a broker outside this cluster")
 
     def _follow(self, source: AmqpConnection) -> None:
-        """Have told what is not here; of several ids the last one, as its queue is the newest."""
+        """Request everything that is missing here; of several ids the last one, because its queue
+        is the newest."""
         known = self._id or max(self._here, key=_age, default="")
         ranges = ranges_of(sorted(self._here.get(known, ())))[:TOLD_RANGES_MAX]
         source.consume(
@@ -212,7 +216,7 @@ class Copier:
         return None
 
     def _begin(self, queue_id: str, count: int) -> None:
-        """The queue there is this one from here on."""
+        """The source queue is this one from here on."""
         cluster = queue_id.partition("/")[0]
         others = [one for one in self._here if one.partition("/")[0] != cluster]
         if others:
@@ -221,7 +225,7 @@ class Copier:
                 f" here ({others[0].partition('/')[0]}): make the replica a queue of its own "
                 "(qpid-ha replicate QUEUE --stop), or delete the queue, and define it anew"
             )
-        if queue_id != self._id:  # what is here of another one goes, once all of this one is here
+        if queue_id != self._id:  # messages of another queue go, once all of this one are here
             for other, mine in self._here.items():
                 if other != queue_id:
                     self._old += filter(None, mine.values())
@@ -234,7 +238,9 @@ class Copier:
     def _copy(
         self, destination: AmqpConnection, one: Delivery, headers: Mapping[str, Value]
     ) -> bool:
-        """Publish one here, unless it is; False: it belongs in front of what is."""
+        """Publish one message here, unless it exists; False: it belongs in front of existing
+        ones.
+        """
         place = headers[SEQUENCE]
         assert isinstance(place, int)
         here = self._here[self._id]
@@ -255,8 +261,8 @@ class Copier:
         return True
 
     def _copy_again_from(self, source: AmqpConnection, place: int) -> None:
-        """One that is missing here, as it went with a cold start, say, belongs in front of others:
-        those are copied once more behind it, and what is here of them goes when that is done."""
+        """A message missing here, for example after a cold start, belongs in front of others. Those
+        are copied again behind it, and their old copies go when that is done."""
         here = self._here[self._id]
         for behind in [one for one in here if one > place]:
             tag = here.pop(behind)
@@ -271,13 +277,13 @@ class Copier:
         here = self._here[self._id]
         for place in places(parse(text)):
             tag = here.pop(place, None)
-            if tag:  # what is not delivered to us yet goes when it is
+            if tag:  # messages not delivered to us yet go when they are
                 self._drop_when_level(destination, tag)
 
     # -- what is here ----------------------------------------------------------------------------
 
     def _take_back(self, destination: AmqpConnection) -> None:
-        """What is here is delivered to us, in order: then it can be settled."""
+        """The messages here are delivered to us, in order, so that they can be settled."""
         self._waits += destination.deliveries
         destination.deliveries.clear()
         if not self._id:

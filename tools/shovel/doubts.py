@@ -18,7 +18,7 @@ class Doubts:
         self._above: dict[str, set[int]] = {}
 
     def has(self, queue_id: str, place: int) -> bool:
-        """Whether this message goes without a number."""
+        """Whether this message is sent without a number."""
         above = self._above.get(queue_id)
         is_above = above is not None and place in above
         return is_above or place <= self._up_to.get(queue_id, -1)
@@ -33,13 +33,13 @@ class Doubts:
         self._up_to[queue_id] = max(place, self._up_to.get(queue_id, -1))
 
     def settle(self, queue_id: str, place: int) -> None:
-        """The message was taken without a number: it comes no more."""
+        """The message was taken without a number: it does not come again."""
         above = self._above.get(queue_id)
         if above is not None:
             above.discard(place)
 
     def row(self) -> dict[str, int]:
-        """What another attempt is told: up to which place of each queue."""
+        """The information for another attempt: up to which place of each queue."""
         highest = {name: max(above) for name, above in self._above.items() if above}
         return {
             name: max(self._up_to.get(name, -1), highest.get(name, -1))

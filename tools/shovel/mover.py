@@ -37,16 +37,16 @@ from tools.shovel.task import Failed, Task, doing_of, opened, poll_of, turn
 from tools.shovel.upstream import NoSuchType, UpstreamExchange
 
 UNCONFIRMED_MAX = 2000
-"""Messages under way at once: half of the numbers that a destination remembers of a producer."""
+"""Messages in progress at once: half of the numbers that a destination remembers of a producer."""
 OWN_UNCONFIRMED_MAX = 4000
-"""The same from a queue of a link's own, from which nobody else takes: nearly all of them."""
+"""The same from a link's own queue, from which nobody else takes: nearly all of them."""
 FINISH_S = 5.0
-"""How long what is under way may take to be confirmed, when the end has come."""
+"""How long confirms of messages in progress may take at the end."""
 REPORT_S = 1.0
 BIND_AGAIN_S = 5.0
-"""So often a part of a link's bindings is made again, if they are gone at the upstream."""
+"""How often a part of a link's bindings is repeated, in case the upstream lost them."""
 CONTROL_BYTES = 1 << 20
-"""Read at once of what the member tells."""
+"""Bytes of the member's messages read at once."""
 TAG = "shovel"
 NACKED = "it refuses messages (basic.nack): is its queue full?"
 UNROUTED = "no queue takes the messages there (basic.return): was it deleted?"
@@ -59,7 +59,7 @@ _WHICH_NUMBER = re.compile(
 
 
 class _NumberRefused(Exception):
-    """The destination closed the channel over a number: that one is doubtful by now."""
+    """The destination closed the channel over a number, which is doubtful by now."""
 
 
 class _Pending(NamedTuple):
@@ -79,8 +79,8 @@ class Mover:
         control: int,
         unread: bytes = b"",
     ) -> None:
-        """`control`: a descriptor, where lines say what changed, and whose end means to stop;
-        `unread`: what was read of these already."""
+        """`control`: a descriptor, whose lines report changes, and whose end means to stop;
+        `unread`: bytes already read from it."""
         self._task, self._tell, self._control = task, tell, control
         self._shovel = task.shovel
         self._unread = unread
@@ -90,26 +90,27 @@ class Mover:
         self._consumes = 0  # with this prefetch
         self._prefetch = 0  # the most that it may be
         self._consume: tuple[Value, ...] = ()
-        self._ends = False  # as a link: it is there no more
+        self._ends = False  # for a link: it no longer exists
         self._pending: dict[int, _Pending] = {}  # by publish number, ascending
-        self._held: deque[Delivery] = deque()  # these wait until what is under way is confirmed
+        self._held: deque[Delivery] = deque()  # these wait until messages in progress are confirmed
         self._doubts = Doubts(task.doubtful)
         self._left: int | None = None  # messages to forward; None: no end
         self._returned: set[int] = set()  # publish numbers; their confirms are still to come
         self._refused = False  # a nack or a return came: the oldest may not be acknowledged along
         self._runs = False  # that was told
-        self._why = ""  # it comes to its end, for this reason
+        self._why = ""  # the reason for which it is ending
         self._deadline = math.inf
         self._moved = 0  # not reported yet
         self._reported_at = 0.0
         self._blocked = ""
 
     def run(self) -> dict[str, object]:
-        """Move messages; return what to say of the end."""
+        """Move messages; return the report of the end."""
         done = False
         source = destination = None
         try:
-            # The destination first: nothing is taken from the source while that is not there.
+            # The destination first: nothing is taken from the source while the destination is
+            # missing.
             destination = self._open("destination")
             source = self._open("source")
             try:
@@ -122,7 +123,7 @@ class Mover:
             done = self._left == 0 and not self._pending and not self._refused
             with self._of("source"):
                 if self._ends and self._upstream is not None:
-                    source.reopen_channel()  # what was not confirmed goes back
+                    source.reopen_channel()  # unconfirmed messages go back
                     self._note(self._upstream.clean_up(source))
                 source.close()
             with self._of("destination"):
@@ -133,7 +134,7 @@ class Mover:
             if self._ends and self._upstream is not None:
                 self._note(self._upstream.left(why))
             if source is not None and why.startswith("destination:"):
-                source.close()  # with the acknowledgements of what was confirmed
+                source.close()  # including the acknowledgements of confirmed messages
         finally:
             for one in (source, destination):
                 if one is not None:
@@ -156,7 +157,7 @@ class Mover:
                 )
             if shovel.ack_mode == ON_CONFIRM:
                 destination.select_confirms()
-        # A time in a header is another one when the message is sent again: that is no same message.
+        # A time in a header changes when the message is sent again, which makes it another message.
         numbers = (
             shovel.ack_mode == ON_CONFIRM and not shovel.timestamp_header
             and destination.takes_numbers and "queue_numbers" in source.capabilities
@@ -189,7 +190,7 @@ class Mover:
             self._tell({"event": "running"})
 
     def _follow_demand(self, source: AmqpConnection) -> None:
-        """A link takes from a queue only while there is a consumer here that waits."""
+        """A link takes from a queue only while a consumer waits here."""
         wanted = min(self._wanted, self._prefetch)
         if wanted == self._consumes:
             return
@@ -242,12 +243,12 @@ class Mover:
     # -- moving ----------------------------------------------------------------------------------
 
     def _move(self, source: AmqpConnection, destination: AmqpConnection) -> None:
-        """Move messages to the end; a refused number costs new channels, and no pause."""
+        """Move messages to the end; a refused number costs new channels, but no pause."""
         while True:
             try:
                 return self._loop(source, destination)
             except _NumberRefused as refused:
-                self._settle(source, destination)  # what was confirmed before
+                self._settle(source, destination)  # confirms from before
                 if not self._shovel.source_queue or self._why not in ("", ALL_MOVED):
                     raise Failed(f"destination: {refused}") from None
             if self._left is not None:
@@ -259,7 +260,7 @@ class Mover:
                 source.reopen_channel()
             with self._of("destination"):
                 destination.open_channel()
-                destination.acks.clear()  # those of the old channel: its publishes go again
+                destination.acks.clear()  # those of the old channel: its publishes are sent again
                 destination.returns.clear()
             self._begin(source, destination)
 
@@ -267,7 +268,7 @@ class Mover:
         poll = poll_of(self._control, source, destination)
         self._take_changes(source, b"")
         if not destination.blocked:
-            self._forward(source, destination)  # what came together with the answers
+            self._forward(source, destination)  # messages that came together with the answers
         while not self._is_finished(source, destination):
             reading = not (destination.congested or destination.blocked or self._held)
             for _ in turn(poll, source, destination, self._of, reading=reading):
@@ -282,7 +283,7 @@ class Mover:
             self._tell_blocked(destination.blocked)
 
     def _listen(self, source: AmqpConnection) -> bool:
-        """Read what changed on the side of the member; False: the end has come."""
+        """Read the member's reports of changes; False: the end has come."""
         data = os.read(self._control, CONTROL_BYTES)
         self._take_changes(source, data)
         return bool(data)
@@ -300,7 +301,7 @@ class Mover:
                     self._follow_demand(source)
 
     def _bind_again(self, source: AmqpConnection) -> None:
-        """Now and then, if nothing else is to be sent."""
+        """Repeat bindings now and then, if nothing else is to be sent."""
         now = time.monotonic()
         if self._upstream is not None and now >= self._bind_at and not (self._why or source.out):
             self._bind_at = now + BIND_AGAIN_S
@@ -313,8 +314,9 @@ class Mover:
         return not under_way or time.monotonic() > self._deadline
 
     def _finish(self, why: str) -> None:
-        """Forward nothing more, and end when what is under way is confirmed, at the latest after a
-        while; when all is moved there is no hurry: a new attempt would begin to count again."""
+        """Forward nothing more, and end when messages in progress are confirmed, at the latest
+        after a while. If everything was moved there is no hurry: a new attempt would begin to count
+        again."""
         if self._why in ("", ALL_MOVED) and why != self._why:
             self._why = why
             self._deadline = math.inf if why == ALL_MOVED else time.monotonic() + FINISH_S
@@ -325,7 +327,7 @@ class Mover:
         held += source.deliveries
         source.deliveries.clear()
         if self._why:
-            return held.clear()  # they go back as the connection ends
+            return held.clear()  # they go back when the connection ends
         last = 0
         while held and self._left != 0:
             delivery = held[0]
@@ -359,13 +361,13 @@ class Mover:
             self._finish(ALL_MOVED)
 
     def _must_wait(self, producer: str) -> bool:
-        """Messages with and without a number are never under way together: a number that is refused
-        ends the channel, and then nobody knows what became of those without one."""
+        """Messages with and without a number are never in progress together: a refused number ends
+        the channel, and then the fate of those without a number is unknown."""
         under_way = next(iter(self._pending.values()), None)
         return under_way is not None and bool(under_way.producer) != bool(producer)
 
     def _settle(self, source: AmqpConnection, destination: AmqpConnection) -> None:
-        """Acknowledge what was confirmed."""
+        """Acknowledge the confirmed messages."""
         returns, destination.returns = destination.returns, []
         confirms, destination.acks = destination.acks, []
         unknown = self._take_returns(returns) if returns else None
@@ -374,8 +376,8 @@ class Mover:
             raise Failed(f"destination: {UNROUTED}")
 
     def _take_returns(self, returns: list[Returned]) -> int | None:
-        """Mark which messages came back.  One without a number does not say which it is: then how
-        many confirms came before it, as those after it may be its own."""
+        """Mark the returned messages. One without a number does not say which message it is; then
+        it is known how many confirms came before it, because those after it may be its own."""
         numbered = {
             (one.producer, one.place): number
             for number, one in self._pending.items() if one.producer
@@ -440,7 +442,7 @@ class Mover:
             self._tell({"event": "blocked", "why": why})
 
     def _of(self, which: str) -> AbstractContextManager[None]:
-        """What goes wrong in here is that end's doing."""
+        """Errors raised in this block are that end's."""
         return doing_of(which, partial(self._refused_by, which))
 
     def _refused_by(self, which: str, refused: BrokerRefused) -> str:
@@ -449,7 +451,7 @@ class Mover:
         return self._upstream.undone(refused) if self._upstream is not None else ""
 
     def _take_refusal(self, text: str) -> None:
-        """Doubt the number that was refused, and all that the destination remembers no more.
+        """Doubt the refused number, and all that the destination no longer remembers.
 
         Raises `_NumberRefused` if it was one of ours; no number is refused twice.
         """
@@ -468,7 +470,7 @@ class Mover:
 
 
 def _count_of(change: Mapping[str, object], otherwise: int) -> int:
-    """Return how many messages a link may hold, if that is told."""
+    """Return how many messages a link may hold, if a line says so."""
     count = change.get("wanted", otherwise)
     assert isinstance(count, int)
     return count

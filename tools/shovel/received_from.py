@@ -12,11 +12,11 @@ from broker.shovels.upstreams import EXCHANGE
 
 
 class Way:
-    """Adds the upstream to it, and finds loops."""
+    """Adds the upstream to the header, and detects loops."""
 
     def __init__(self, shovel: Shovel, cluster: str, vhost: str) -> None:
-        """`cluster` and `vhost` are the upstream's.  Of several URIs the first is told: it is the
-        same in each attempt, as the message has to be."""
+        """`cluster` and `vhost` are the upstream's. Of several URIs the first is recorded: like the
+        message it must be the same in each attempt."""
         assert shovel.link is not None
         self._link, self._vhost = shovel.link, shovel.vhost
         self.step: Table = {
@@ -29,8 +29,9 @@ class Way:
     def with_step(self, entries: Sequence[Entry]) -> list[Entry] | None:
         """Return the headers of a message from there; None: it goes no further.
 
-        An exchange at the upstream that filters lets no such message come; another broker's may.
-        Queues give messages to whom asks for them, so nothing is turned away: it would be lost.
+        A filtering exchange at the upstream lets no such message through; another broker's exchange
+        may. Queues give messages to whoever asks for them, so none is turned away: it would be
+        lost.
         """
         before = next((value for name, _, value in entries if name == RECEIVED_FROM), b"")
         if not before:

@@ -18,36 +18,36 @@ from tools.client.tls import TlsFiles, client_context
 from vsync.types import record
 
 TURN_S = 1.0
-"""The longest that a turn waits: reports and heartbeats are due then."""
+"""The longest wait of a turn: reports and heartbeats are due then."""
 _OPTIONS = {
     "--ssl-verify ca": "verify=verify_none", "--ssl-ca FILE": "cacertfile",
     "--ssl-ca": "cacertfile", "--ssl-cert": "certfile", "--ssl-key": "keyfile",
 }  # fmt: skip
-"""What our commands call that which parameters of a URI say."""
+"""Names in our commands for the parameters of a URI."""
 
 
 @record
 class Task:
-    """What one attempt is to do."""
+    """The task of one attempt."""
 
     shovel: Shovel
     number: int
     doubtful: dict[str, int]
     cluster: str
     source_descriptor: int | None
-    """Of a socket of the member's that starts it; None: the URI says where the source is."""
+    """A socket from the member that starts it; None: the URI gives the source."""
     destination_descriptor: int | None
     cluster_id: str = ""
     here: Mapping[str, object] | None = None
-    """What a link of federation knows of this side at its begin (broker/shovels/federation.py)."""
+    """A federation link's initial facts about this side (broker/shovels/federation.py)."""
 
 
 class Failed(Exception):
-    """It cannot go on; the text says which end failed, and how."""
+    """The attempt cannot continue; the text says which end failed, and how."""
 
 
 def opened(task: Task, which: str) -> AmqpConnection:
-    """Connect to one end, `source` or `destination`.  Raises what our client raises."""
+    """Connect to one end, `source` or `destination`. Raises our client's exceptions."""
     shovel = task.shovel
     source, destination = ends(shovel, task.number)
     uri = source if which == "source" else destination
@@ -67,8 +67,8 @@ def opened(task: Task, which: str) -> AmqpConnection:
 
 @contextmanager
 def doing_of(which: str, more: Callable[[BrokerRefused], str] = lambda _: "") -> Iterator[None]:
-    """What goes wrong in here is that end's doing: it becomes `Failed`. `more` is asked for what
-    to add to a refusal, and may raise something else."""
+    """Turns an error raised in this block into `Failed`, naming that end. `more` is called for an
+    addition to a refusal, and may raise something else."""
     try:
         yield
     except BrokerRefused as refused:
@@ -78,7 +78,7 @@ def doing_of(which: str, more: Callable[[BrokerRefused], str] = lambda _: "") ->
 
 
 def _in_words_of_uris(text: str) -> str:
-    """What our client says of TLS, with the parameters of a URI in place of a command's options."""
+    """Our client's TLS errors, with the parameters of a URI in place of a command's options."""
     for option, parameter in _OPTIONS.items():
         text = text.replace(option, parameter)
     return text
@@ -94,7 +94,7 @@ def _context(uri: AmqpUri) -> ssl.SSLContext | None:
 
 
 def poll_of(control: int, *connections: AmqpConnection) -> select.poll:
-    """What `turn` waits with: for both ends, and for what comes by `control`."""
+    """The poll object of `turn`: for both ends, and for `control`."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     for one in connections:
@@ -110,9 +110,8 @@ def turn(
     *,
     reading: bool,
 ) -> Iterator[None]:
-    """Wait for both ends, carry out what their sockets are ready for, and keep them alive; each
-    time that something is to be read from the control, yield.  The source is read if `reading`;
-    `of` takes what goes wrong at an end."""
+    """Wait for both ends, do what their sockets are ready for, and keep them alive; yield each time
+    the control is readable. The source is read if `reading`; `of` handles errors of an end."""
     out_of = select.POLLOUT
     poll.modify(source.fileno(), select.POLLIN * reading | out_of * bool(source.out))
     poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
@@ -132,7 +131,7 @@ def turn(
 
 
 def _pump(connection: AmqpConnection, what: int) -> None:
-    """Carry out what poll said of its socket."""
+    """Do what poll reported for its socket."""
     if what & select.POLLOUT:
         connection.send_now()
     if what & (select.POLLIN | select.POLLHUP | select.POLLERR):

@@ -36,20 +36,20 @@ SUFFIXES = ("A", "B")
 OWNER = "owner"
 ACCESS_REFUSED, PRECONDITION_FAILED = 403, 406
 NO_SUCH_TYPE = 503
-"""COMMAND_INVALID, with which brokers answer."""
+"""COMMAND_INVALID, the brokers' answer."""
 OUT_BYTES_MAX = 1 << 20
-"""Of bindings that are not sent yet: then some are waited for."""
+"""Unsent bytes of bindings, above which some are waited for."""
 PARTS = 60
-"""Of the bindings, where they are made again."""
+"""Number of parts in which bindings are repeated."""
 
 
 class NoSuchType(Exception):
-    """The upstream knows no exchanges that filter: its connection is closed, and one of another
-    type does, as the link filters, too."""
+    """The upstream has no filtering exchanges and closes the connection. An exchange of another
+    type will do, because the link filters, too."""
 
 
 class UpstreamExchange:
-    """An exchange that a link takes from."""
+    """An exchange that a link takes messages from."""
 
     def __init__(
         self,
@@ -59,20 +59,20 @@ class UpstreamExchange:
         here: Mapping[str, object],
         own_id: str = "",
     ) -> None:
-        """`cluster` and `vhost`: the upstream's; `here`: the first of `change`; `own_id`: of this
-        cluster, empty if it is not known."""
+        """`cluster` and `vhost`: the upstream's; `here`: the first of `change`; `own_id`: this
+        cluster's, empty if unknown."""
         assert shovel.link is not None
         self._shovel, self._link = shovel, shovel.link
         self._there = cluster, vhost
         self._own_id = own_id
         self._bound: dict[tuple[str, str], None] = dict.fromkeys(_rows(here, "bind"))
-        self._next = 0  # which of them is bound again next
+        self._next = 0  # the next ones to bind again
         self._exchange = ""
         self.filters = True
-        """False: an exchange that filters is not known there."""
+        """False: the broker there has no filtering exchange."""
 
     def prepare(self, source: AmqpConnection) -> tuple[str, int]:
-        """Make all that is missing; the queue, and how many messages wait in it."""
+        """Create everything that is missing; return the queue, and how many messages wait in it."""
         link, queue = self._link, self._shovel.source_queue
         _make_exchange(source, link)
         old, new = SUFFIXES if _is_there(source, f"{queue} A") else reversed(SUFFIXES)
@@ -92,11 +92,12 @@ class UpstreamExchange:
         return queue, waiting
 
     def _claim(self, source: AmqpConnection, *, in_use: bool) -> None:
-        """Make sure that the queue is this cluster's, and not another one's of the same name: an
-        exchange that nothing is published to says whose, by an argument that all brokers compare.
+        """Make sure that the queue is this cluster's, and not another one's of the same name. An
+        exchange to which nothing is published names the owner, by an argument that all brokers
+        compare.
 
-        One that nobody consumes from, and that holds nothing, is taken over: its cluster was made
-        anew.  Raises ToolError.
+        A queue that nobody consumes from, and that is empty, is taken over: its cluster was created
+        anew. Raises ToolError.
         """
         name = f"{self._shovel.source_queue} {OWNER}"
         if not self._own_id or len(name.encode()) > NAME_BYTES_MAX:
@@ -109,7 +110,7 @@ class UpstreamExchange:
             except BrokerRefused as refused:
                 source.open_channel()
                 if refused.code == ACCESS_REFUSED:
-                    return  # who may not write there has been served so far
+                    return  # users who may not write there have been served so far
                 if refused.code != PRECONDITION_FAILED:
                     raise
                 if is_last:
@@ -126,7 +127,7 @@ class UpstreamExchange:
     def _declare(self, source: AmqpConnection) -> None:
         link = self._link
         arguments: Table = {
-            MAX_HOPS: Long(link.max_hops),  # RabbitMQ takes no shorter type
+            MAX_HOPS: Long(link.max_hops),  # RabbitMQ accepts no shorter type
             DOWNSTREAM_NAME: link.cluster,
             DOWNSTREAM_VHOST: self._shovel.vhost,
         }  # fmt: skip
@@ -154,16 +155,16 @@ class UpstreamExchange:
                 self._bind(source, "exchange.bind", *row)
 
     def bind_again(self, source: AmqpConnection) -> None:
-        """A part of what is bound already, so that all of it is after so many times: whoever
-        deletes the exchange there and makes it anew takes the bindings along, and tells nobody.
-        Where it is gone this is refused, and the next attempt makes it."""
+        """Repeat a part of the existing bindings, so that after PARTS times all are repeated.
+        Deleting and recreating the exchange there removes the bindings without notice. If the
+        exchange is gone this is refused, and the next attempt creates it."""
         rows = list(self._bound)
         for place in range(min(len(rows), 1 + len(rows) // PARTS)):
             self._bind(source, "exchange.bind", *rows[(self._next + place) % len(rows)])
         self._next = (self._next + 1 + len(rows) // PARTS) % (len(rows) or 1)
 
     def undone(self, refused: BrokerRefused) -> str:
-        """What it means that the link's own exchange is gone, which nobody but a link deletes."""
+        """The consequence of losing the link's own exchange, which only a link deletes."""
         if refused.code != 404 or not self._exchange or f"'{self._exchange}'" not in str(refused):
             return ""
         return (
@@ -172,7 +173,7 @@ class UpstreamExchange:
         )
 
     def _bind(self, source: AmqpConnection, method: str, key: str, arguments_text: str) -> None:
-        """No answer is waited for: what is refused ends the channel, and the attempt."""
+        """No answer is awaited: a refusal ends the channel, and the attempt."""
         raw = b64decode(arguments_text)
         arguments = self._onward(decode_table(raw, 0, len(raw))[0])
         if arguments is None:
@@ -182,7 +183,7 @@ class UpstreamExchange:
             source.pump(1.0)
 
     def _onward(self, arguments: Table) -> Table | None:
-        """Return what a binding says one hop further; None: it goes no further."""
+        """Return a binding's arguments one hop further; None: it goes no further."""
         link, way = self._link, arguments.get(BOUND_FROM)
         hops = link.max_hops
         if not isinstance(way, tuple):
@@ -200,8 +201,8 @@ class UpstreamExchange:
         return {**arguments, BOUND_FROM: (mine, *way)}
 
     def clean_up(self, source: AmqpConnection) -> str:
-        """The link is there no more: nothing more shall wait for it.  What waits already is left
-        alone; return what is to be said of that."""
+        """The link no longer exists: nothing more may wait for it. Messages already waiting are
+        left alone; return a message about them."""
         queue = self._shovel.source_queue
         if not self._link.cleans_up:
             return ""
@@ -217,7 +218,7 @@ class UpstreamExchange:
         return ""
 
     def left(self, why: str) -> str:
-        """What is said when it could not be seen to."""
+        """The message if nothing could be done."""
         queue = self._shovel.source_queue
         return f"its queue '{queue}' may be left at the upstream, delete it there: {why}"
 
@@ -227,7 +228,7 @@ def _rows(change: Mapping[str, object], what: str) -> list[tuple[str, str]]:
 
 
 def _make_exchange(source: AmqpConnection, link: Link) -> None:
-    """What is federated, of the type that it has here, where it is not there."""
+    """Create the federated exchange, of its type here, if it does not exist there."""
     if _is_there(source, link.resource):
         return
     made: tuple[Value, ...] = (
@@ -250,5 +251,5 @@ def _is_there(source: AmqpConnection, name: str) -> bool:
 
 
 def _delete_exchange(source: AmqpConnection, name: str) -> None:
-    """Deleting what is not there succeeds."""
+    """Deleting an exchange that does not exist succeeds."""
     source.call("exchange.delete", (name, False, False), "exchange.delete-ok")

@@ -42,7 +42,7 @@ PROMPT = "Warning: This command will replace the present store of {0}. Are you s
 
 @record
 class BackupRequest:
-    """One of these commands as it was typed."""
+    """One of these commands, as given."""
 
     word: str
     value: str
@@ -75,7 +75,7 @@ with_backup_options = together(
 
 
 def backup_request(typed: Mapping[str, str | bool | None]) -> BackupRequest | None:
-    """Return what was asked for; None when it was none of these commands."""
+    """Return the request; None if it was none of these commands."""
     words = ("list_", "compare", "restore", "backup", "restore_as")
     given = [word for word in words if typed[word]]
     if len(given) > 1:
@@ -94,7 +94,7 @@ def backup_request(typed: Mapping[str, str | bool | None]) -> BackupRequest | No
 
 
 def carry_out(asked: BackupRequest, directory: Path, as_json: bool) -> str:
-    """Do it; return what to print."""
+    """Do it; return the text to print."""
     match asked.word:
         case "list_":
             text, document = _list(directory)
@@ -125,7 +125,7 @@ def _list(directory: Path) -> tuple[str, Document]:
 
 
 def _judged(directory: Path, found: list[Backup]) -> list[Stays]:
-    """What a broker with the default limits would do, were the present store level."""
+    """What a broker with the default limits would do if the present store were level."""
     try:
         present = inspect(directory / STORE_NAME)
     except StoreError:
@@ -194,7 +194,7 @@ def _compare(directory: Path, other: str) -> tuple[str, Document]:
 
 
 def _other(directory: Path, other: str) -> Path:
-    """OTHER is a directory, or the number of a backup that lies beside the store in DIR."""
+    """OTHER is a directory, or the number of a backup beside the store in DIR."""
     if Path(other).is_dir():
         return find_store(Path(other))
     return find_backup(_data_dir(directory), other)
@@ -247,7 +247,7 @@ def _copy(directory: Path, target: Path) -> tuple[str, Document]:
 
 
 def _begin_anew(directory: Path, asked: BackupRequest) -> tuple[str, Document]:
-    """Copy a store, as that of the only voter of a cluster that has never been."""
+    """Copy a store, as the store of the only voter of a new cluster."""
     source, into = find_store(directory), Path(asked.into).expanduser().absolute()
     into.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock(into)  # the copy may take long, and a broker be started there meanwhile

@@ -25,7 +25,7 @@ class StoreRefused(StoreError):
 
 
 def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
-    """Mark a store clean under an id of its own; return its meta and whether anything changed."""
+    """Mark a store clean under a fresh id; return its meta and whether anything changed."""
     store = LmdbStore(path)
     try:
         meta = store.meta
@@ -45,7 +45,7 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
         if voters != meta.voters:
             declared += f"; the voters were {', '.join(meta.voters)}"
         declared = "\n".join(filter(None, [meta.note, declared]))
-        # A fresh id: two stores that were both declared clean by hand never match each other.
+        # A fresh id, so that two stores both declared clean by hand never match each other.
         meta = replace(
             meta,
             marker=Marker.CLEAN,
@@ -61,13 +61,14 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
 
 
 def _is_set_aside(meta: Meta) -> bool:
-    """Whether it is whole, of one of a pair that went on alone and was to get the other state."""
+    """Whether it is complete, of one of a pair that continued alone and was to get the other's
+    state."""
     one = voter_set(meta.voters)
     return bool(one.pair and one.away and meta.member in one.counted and meta.position)
 
 
 def _alone(meta: Meta) -> tuple[str, ...]:
-    """The voters with which its member needs no other: one of a pair is the one that went on."""
+    """The voters with which its member needs no other: one of a pair is the one that continued."""
     return declared_alone(meta.voters, meta.member) or (meta.member,)
 
 

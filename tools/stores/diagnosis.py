@@ -41,12 +41,12 @@ HIDDEN = "(hidden)"
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b[\w.+-]+/[^/\s@]+(?=@[\w.-]+:\d)")
 _IN_LOG = re.compile(rb"(?<=with the password )[\w-]+")
-"""A new cluster's administrator: an older broker's log of its first start has the password."""
+"""The password of a new cluster's administrator, in an older broker's log of its first start."""
 
 
 @record
 class Sought:
-    """What goes into an archive, beside the members' own words."""
+    """The content of an archive beside the members' own reports."""
 
     file: Path
     data_dirs: tuple[Path, ...] = ()
@@ -67,11 +67,11 @@ with_diagnosis_options = together(
     click.option("--config", "configs", multiple=True, metavar="FILE", type=_PATH,
                  help="With --diagnose: include this option file, without secrets."),
 )  # fmt: skip
-"""Add --diagnose and what it takes, as `sought`."""
+"""Add --diagnose and its arguments, as `sought`."""
 
 
 def sought(given: Mapping[str, Any]) -> Sought | None:
-    """Take the options of `with_diagnosis_options`; None when no archive is asked for."""
+    """Take the options of `with_diagnosis_options`; None if no archive is requested."""
     if given["diagnose"] is None:
         if any(given[name] for name in ("data_dirs", "logs", "configs")):
             raise click.UsageError("--data-dir, --log-file and --config go with --diagnose")
@@ -80,7 +80,7 @@ def sought(given: Mapping[str, Any]) -> Sought | None:
 
 
 class _Archive:
-    """Collects files in memory, so that a full disk leaves no half of an archive."""
+    """Collects files in memory, so that a full disk leaves no partial archive."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -90,7 +90,7 @@ class _Archive:
         self.files[name] = json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
 
     def end_of(self, name: str, path: Path, limit: int) -> None:
-        """The last bytes of a file, from the first whole line for a text."""
+        """The last bytes of a file; of a text from the first whole line on."""
         try:
             with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -121,7 +121,7 @@ class _Archive:
 
 
 def diagnose(wanted: Sought, members: Mapping[str, Askable]) -> dict[str, Json]:
-    """Write the archive; return what is in it, and what could not be had."""
+    """Write the archive; return its content, and the items that were unavailable."""
     archive = _Archive()
     archive.document("machine.json", _machine())
     for name, member in members.items():
@@ -152,7 +152,7 @@ def diagnose(wanted: Sought, members: Mapping[str, Askable]) -> dict[str, Json]:
 
 
 def without_secrets(text: str) -> str:
-    """An option file whose passwords, also those in addresses, are hidden."""
+    """An option file with passwords hidden, including those in addresses."""
     lines = []
     for line in text.splitlines():
         name, equals, _ = line.partition("=")
@@ -207,7 +207,7 @@ def _of_directory(archive: _Archive, name: str, directory: Path) -> None:
 
 
 def _files(directory: Path) -> Iterable[tuple[Path, os.stat_result]]:
-    """Regular files below, in order; a file that goes away meanwhile is left out."""
+    """Regular files below, in order; a file that disappears meanwhile is left out."""
     count = 0
     for root, _, names in os.walk(directory):
         for name in sorted(names):
@@ -222,5 +222,5 @@ def _files(directory: Path) -> Iterable[tuple[Path, os.stat_result]]:
 
 
 def _plain(name: str) -> str:
-    """A name that is no path."""
+    """A name without path separators."""
     return re.sub(r"[^\w.+-]", "_", name).lstrip(".") or "_"

@@ -16,14 +16,14 @@ from tools.verify.input.voters import Voters, read_voters
 
 
 class AbsentLogs(NamedTuple):
-    """Members that the logs name, and of which there is none."""
+    """Members that the logs name but whose own logs are missing."""
 
     members: tuple[str, ...]
     voters: tuple[str, ...]  # with data, of the newest primary
-    enough: bool  # the logs of a majority of these are at hand
+    enough: bool  # the logs of a majority of these are available
 
     def notes(self) -> list[str]:
-        """Return for each what is not known, for people."""
+        """Return for each what is unknown, for people."""
         return [
             f"{name} is named by the other members, but no log of it is here: what it applied and "
             "confirmed is not known"

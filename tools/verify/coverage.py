@@ -57,7 +57,7 @@ def measure_coverage(
 
 
 def unexamined(incarnations: Iterable[Incarnation], contract: ContractResult) -> Iterator[str]:
-    """Yield each check that examined less than there was: then there can be no verdict."""
+    """Yield each check that examined less than it should have: then there can be no verdict."""
     publishes, n = sum(one.publishes for one in incarnations), contract.counts
     if publishes and contract.segments and not n["moves"]:
         yield f"{publishes} publishes were accepted, and the queue contract saw no move"

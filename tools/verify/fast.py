@@ -53,7 +53,7 @@ class FastReport:
 
     @property
     def agree(self) -> bool:
-        """Whether nothing that was compared differs."""
+        """Whether nothing compared differs."""
         return not self.differences
 
     def as_document(self) -> dict[str, object]:
@@ -76,7 +76,8 @@ class FastReport:
 
 
 def compare_ends(places: list[Path]) -> FastReport:
-    """Compare the closed segments at `places`; `BadInput` for what is no log or of two clusters."""
+    """Compare the closed segments at `places`; `BadInput` for a file that is not a log, or two
+    clusters."""
     with pinned_segments(places) as (files, _):
         found = [_ends(path) for path in files if size_of(path)]  # else: it begins just now
     segments = [one for one in found if one.ends.header.role != ROLE_CLIENT]
@@ -111,7 +112,7 @@ def _ends(path: Path) -> Closed:
 
 
 def _row(one: Closed) -> Row:
-    """Return what the ends of a segment tell of its SEGMENT row."""
+    """Return the part of a SEGMENT row that the ends of a segment tell."""
     header, first_lsn, end, last_lsn, link = one.ends
     ends = SegmentEnds(
         (header.cluster_name, header.cluster_id), 1, first_lsn, header.prev_link.hex(), link.hex(),

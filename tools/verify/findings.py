@@ -35,12 +35,12 @@ class Finding(NamedTuple):
     """One broken promise: which, by which member, at which position, and how it shows."""
 
     property: str
-    member: str  # "" when it concerns no single member
+    member: str  # "" when it concerns no particular member
     incarnation: int
     position: int  # -1 when there is none
     what: str
-    until: int = -1  # the last position concerned, where there is more than one
-    queue: str = ""  # vhost and name, where it is about a queue
+    until: int = -1  # the last position concerned, if there are several
+    queue: str = ""  # vhost and name, if it is about a queue
     around: tuple[str, ...] = ()  # other moves of the message, and of this command
 
     def __str__(self) -> str:
@@ -52,11 +52,11 @@ class Finding(NamedTuple):
 
 
 ERASE = "\r\x1b[K"
-"""What takes a line of progress away again, on a terminal."""
+"""Erases a line of progress on a terminal."""
 
 
 def shown(text: str) -> str:
-    """Return a text as one line that a terminal can have: names of queues are of their users."""
+    """Return a text as one line that is safe for a terminal: users choose the names of queues."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

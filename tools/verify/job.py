@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What a check does besides checking."""
+    """Options of a check."""
 
     timeline: bool = False  # also build a timeline, for pictures
     since: Path | None = None  # a saved checkpoint to begin from
@@ -188,7 +188,7 @@ def _collect_control_rows(scan: Kept) -> list[Row]:
 def _rows(scan: Kept, condition: str) -> list[Row]:
     found = scan.ask(f"SELECT {', '.join(Row._fields)} FROM kept WHERE {condition}")
     rows = [Row(**row) for row in found.to_pylist()]
-    return sorted(rows, key=lambda row: row.file)  # in a file as they were written
+    return sorted(rows, key=lambda row: row.file)  # of one file, as they were written
 
 
 def _count(
@@ -211,5 +211,5 @@ def _count(
 
 
 def _importance(finding: Finding) -> tuple[bool, int, str]:
-    """Damage first, as it may explain the rest; then by position, the earliest first."""
+    """Damage first, because it may explain the rest; then by position, the earliest first."""
     return (finding.property != "LOG", finding.position, finding.property)

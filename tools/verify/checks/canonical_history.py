@@ -49,7 +49,7 @@ def plan(
 ) -> list[Stretch]:
     """Return one source for each recorded position, ascending; few files rather than many.
 
-    A damaged file is a source only where there is no other; `at_hand` are the files that can be
+    A damaged file is a source only if there is no other; `at_hand` are the files that can be
     sources, None: all.
     """
     rows = list(rows)
@@ -72,7 +72,7 @@ def plan(
 
 
 def superseded(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> bool:
-    """Return whether a log has anything that a later primary superseded."""
+    """Return whether a log has anything superseded by a later primary."""
     rows = list(rows)
     ends = epoch_bounds(rows, primaries).ends
     runs = (run for row in rows if row.kind == SEGMENT for run in ends_of(row).runs)
@@ -80,20 +80,20 @@ def superseded(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> bool:
 
 
 class EpochBounds(NamedTuple):
-    """Between which positions an epoch is part of the history; by epoch, as far as known."""
+    """The positions between which an epoch is part of the history; by epoch, as far as known."""
 
     bases: dict[int, int]  # after which it began, 0 for a first one
-    cutoffs: dict[int, int]  # the lowest that a later one started from: beyond it is superseded
+    cutoffs: dict[int, int]  # the lowest from which a later one started: beyond it is superseded
     ends: dict[int, int]  # the same, with epochs that a later primary bypassed
 
 
 def epoch_bounds(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> EpochBounds:
-    """Return the bounds of each epoch that a log, or a state, tells of.
+    """Return the bounds of each epoch known from a log, or from a state.
 
-    An epoch without any ACTIVE record, as its view ended too soon, or with those of members that
-    received its state, may still be part of the history: a later primary decided what was under
-    way.  Its activation is the first command that was ordered in it.  Of an epoch that is known by
-    its states alone the activation is in the first of these at the latest.
+    An epoch without any ACTIVE record, because its view ended too soon, or with records only of
+    members that received its state, may still be part of the history: a later primary decided its
+    commands in progress. Its activation is the first command ordered in it. For an epoch that is
+    known only by its states the activation is in the first of these at the latest.
     """
     rows = list(rows)
     firsts: dict[int, int] = {}
@@ -118,10 +118,11 @@ def epoch_bounds(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> Epoc
         if cut < BEYOND_ALL:
             cutoffs[epoch] = cut
         cut = min(cut, bases.get(epoch, cut))
-    # A state with which a primary began, and an incarnation too, holds nothing of the epochs in
-    # between.  One of them may have decided something at a member that crashed before it came to
-    # what was ordered in it: that is superseded from where the state's epoch began.  And positions
-    # do not show whom a later primary bypassed: of two histories the surviving one may be longer.
+    # A state with which both a primary and an incarnation began holds nothing of the epochs in
+    # between. One of them may have decided something at a member that crashed before it reached the
+    # commands ordered in it: that is superseded from the beginning of the state's epoch on. And
+    # positions do not show which epochs a later primary bypassed: of two histories the surviving
+    # one may be longer.
     ends = dict(cutoffs)
     for until, state in taken.items():
         known = min(states.get(state, [until]))
@@ -150,10 +151,11 @@ def _state(row: Row) -> State:
 def _epochs_in_states(
     rows: list[Row], logged: dict[int, int], taken: list[State]
 ) -> dict[int, int]:
-    """Return the epochs that no log tells of, but by states with which incarnations began and from
-    which a later primary went on, with the first position of such a state.
+    """Return the epochs that no log records, known only by states with which incarnations began and
+    from which a later primary continued, with the first position of such a state.
 
-    A member that crashes again and again goes on from state to state, until it receives another's.
+    A member that crashes repeatedly continues from state to state, until it receives another
+    member's.
     """
     found: dict[int, int] = {}
     by_member: dict[str, dict[int, int]] = defaultdict(dict)
@@ -172,8 +174,9 @@ def _epochs_in_states(
 
 
 def _held_before(rows: list[Row], epoch: int) -> int:
-    """Return up to where a member surely held the history as it is, before it entered an epoch of
-    which it alone tells: what it had when it began that life.  No log has what it applied then."""
+    """Return the position up to which a member surely held the present history before it entered an
+    epoch that it alone records: what it had when it began that life. No log has what it applied
+    then."""
     earlier, held = dict[str, int](), BEYOND_ALL
     for member, _, records in records_by_incarnation(rows):
         first = records[0]

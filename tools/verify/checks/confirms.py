@@ -33,8 +33,8 @@ from tools.verify.sql.kept import Kept
 FINDINGS_MAX = 20
 UNKNOWN = 1 << 64  # above every position
 
-# `begins`: incarnations that were not read from their beginning; what was published before it
-# cannot be looked up.
+# `begins`: incarnations that were not read from their beginning; their earlier publishes cannot be
+# looked up.
 _UNFOUNDED = f"""
     WITH told AS (
         SELECT member, incarnation, segment, explode(positions) AS position
@@ -81,10 +81,10 @@ def check_unpaired(scan: Kept, begins: dict[IncarnationId, int]) -> list[Finding
 
 
 def check_gaps(records: Callable[[], Kept], findings: list[Finding]) -> list[Finding]:
-    """G8: of positions that a member lacks, which were confirmed by any member.
+    """G8: positions that a member lacks and that any member confirmed.
 
-    `records` are read only if a position is missing, and once for all gaps: nothing else needs each
-    single confirm.
+    `records` are read only if a position is missing, and once for all gaps: nothing else needs
+    every single confirm.
     """
     from tools.verify.input.tables import table_of
 
@@ -106,7 +106,7 @@ def check_gaps(records: Callable[[], Kept], findings: list[Finding]) -> list[Fin
 def check_marks(
     rows: list[Row], incarnations: list[Incarnation], primaries: dict[int, PrimaryView]
 ) -> Iterator[Finding]:
-    """G9: no durable mark is above what a majority had on disk in that primary."""
+    """G9: no durable mark is above the position that a majority had on disk in that primary."""
     noted = _durable_at_view_end(rows)
     for incarnation in incarnations:
         for epoch, sums in sorted(incarnation.epochs.items()):

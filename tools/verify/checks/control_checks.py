@@ -43,15 +43,15 @@ class ControlResult(NamedTuple):
 
 
 def overtaken_in(rows: list[Row]) -> dict[IncarnationId, str]:
-    """Return whose logs are to be left out of all checks, as they tell of nothing, and why."""
+    """Return whose logs to leave out of all checks, because they prove nothing, and why."""
     return leases.overtaken_at_once(rows)
 
 
 def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     """Check rows of `views_and_segments.CONTROL_KINDS` and votes; other rows are ignored.
 
-    `live`: the end of a log may not be written yet.  Raises `BadInput` for what is no log, or of
-    several clusters.
+    `live`: the end of a log may not be written yet. Raises `BadInput` for files that are not logs,
+    or of several clusters.
     """
     views_and_segments.check_input(rows)
     incarnations, evidence, begin_inactive = lifetimes.join_segments(rows)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-HERE_BYTES = 16 << 20  # of logs, whose batches are looked at one by one in this process
+HERE_BYTES = 16 << 20  # bytes of logs whose batches this process compares one by one
 
 _ANCHOR = f"kind IN ({', '.join(str(int(kind)) for kind in ANCHORS)}) AND last > 0"
 _SPAN = f"last >> {SPAN.bit_length() - 1}"

@@ -102,7 +102,7 @@ def _dissenting(
 ) -> Iterator[Finding]:
     """Yield incarnations with another verdict than most of those that counted the same votes.
 
-    An incarnation may have ended before the others, so it may lack their last verdicts.
+    An incarnation may have ended before the others, and so lack their last verdicts.
     """
     counted = sorted((key, one.verdicts()) for key, one in by_incarnation.items() if one.whole)
     for nth in range(max((len(verdicts) for _, verdicts in counted), default=0)):
@@ -139,7 +139,7 @@ def _unfounded(
 
 
 def _own_state(row: Row) -> tuple[bytes, int] | None:
-    """Return the chain and root that an incarnation had at a verdict; None: not known."""
+    """Return the chain and root of an incarnation at a verdict; None: unknown."""
     if row.text != UNDECIDED and row.flag is not True:
         return None
     return None if row.chain is None else (bytes(row.chain), row.root or 0)

@@ -20,7 +20,7 @@ Activations = list[tuple[Row, Activated]]
 
 
 def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
-    """Yield what contradicts the activations of epochs; of logs that are alike one is named."""
+    """Yield contradictions to the activations of epochs; of logs that are alike one is named."""
     activated: dict[int, Activations] = defaultdict(list)
     recorded: list[Run] = []
     claims: dict[int, dict[tuple[int, bytes], Row]] = defaultdict(dict)  # by base and its chain
@@ -42,7 +42,7 @@ def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -
 
 
 def _check_origins(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
-    """G1: what a primary orders was submitted by one of its members."""
+    """G1: commands ordered by a primary were submitted by its members."""
     foreign: dict[tuple[int, str], tuple[int, Row]] = {}
     for row in (row for row in rows if row.kind == SEGMENT):
         for epoch, origins in ends_of(row).origins.items():
@@ -76,7 +76,8 @@ def _check_one(epoch: int, primary: PrimaryView, activated: Activations) -> Iter
 def _contradicted(
     epoch: int, base: int, chain: str, activated: Activations, recorded: list[Run]
 ) -> str:
-    """Return how what was applied contradicts the beginning that an ACTIVE claims; "" = not."""
+    """Return how the applied commands contradict the beginning that an ACTIVE claims; "" if they do
+    not."""
     if not activated:
         if any(run.first <= base + 1 <= run.last and run.decided == epoch for run in recorded):
             return f"epoch {epoch} began here, and the command at {base + 1} is no activation"

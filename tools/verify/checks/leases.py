@@ -45,12 +45,12 @@ class Term(NamedTuple):
     clock: str
     at_us: int
     until_us: int  # as far as its log tells
-    begins: int  # the position of the state that it began with, -1 = not known
+    begins: int  # the position of its initial state, -1 = unknown
     confirmed: int  # the highest position that it confirmed, -1 = none
 
     @property
     def who(self) -> str:
-        """Return who it is, in words."""
+        """Return its name, in words."""
         return f"incarnation {self.incarnation} of {self.member}"
 
     def broke(self, position: int, what: str) -> Finding:
@@ -59,9 +59,8 @@ class Term(NamedTuple):
 
 
 def check_leases(rows: list[Row], incarnations: Sequence[Incarnation]) -> Iterator[Finding]:
-    """Yield what contradicts that one led at a time, of each leader and position one thing; nothing
-    where no LEASE is.
-    """
+    """Yield contradictions to one leader at a time, one for each leader and position; nothing
+    without LEASE records."""
     yield from _check_each(rows)
     terms = terms_of(rows, incarnations)
     found = sorted(
@@ -83,7 +82,7 @@ def _check_pairs(terms: list[Term]) -> Iterator[Finding]:
     for former, later in combinations(sorted(terms), 2):
         token, before = later.token, former.token
         if token == before:
-            if former[:3] != later[:3]:  # else it says so twice itself
+            if former[:3] != later[:3]:  # otherwise it says so itself
                 what = f"took token {token} ({later.owner}), which {former.who} took"
                 yield later.broke(later.begins, f"{what} ({former.owner})")
             continue
@@ -106,11 +105,12 @@ def _check_pairs(terms: list[Term]) -> Iterator[Finding]:
 
 
 def overtaken_at_once(rows: list[Row]) -> dict[IncarnationId, str]:
-    """Return whom a later leader overtook before anything of it was kept or confirmed, and how.
+    """Return leaders that a later one overtook before anything of theirs was kept or confirmed, and
+    how.
 
-    It was stopped at its beginning, and its successor began with the same state: it may have formed
-    the epoch that is its successor's, with other commands in it.  It told nobody, so its log is to
-    be left out.
+    Such a leader was stopped at its beginning, and its successor began with the same state. It may
+    have formed the epoch that is its successor's, with other commands in it. It told nobody, so its
+    log must be left out.
     """
     begun: dict[tuple[int, bytes], dict[int, IncarnationId]] = defaultdict(dict)
     for member, incarnation, records in records_by_incarnation(rows):
@@ -136,7 +136,7 @@ def _is_lease(row: Row) -> bool:
 
 
 def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]:
-    """Return who took a token."""
+    """Return the incarnations that took a token."""
     confirmed: dict[IncarnationId, int] = {
         (one.member, one.number): max([sums.confirmed for sums in one.epochs.values()], default=-1)
         for one in incarnations
@@ -145,7 +145,7 @@ def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]
     for member, incarnation, records in records_by_incarnation(rows):
         first, leases = records[0], [row for row in records if _is_lease(row)]
         begins = first.reached if first.kind == RecordKind.START else -1
-        # The last one knows of renewals, and of an end before the time that was taken was over.
+        # The last record knows of renewals, and of an end before the granted time was over.
         until = _times(leases[-1])[1] if leases else 0
         last = confirmed.get((member, incarnation), -1)
         terms += [
@@ -164,7 +164,8 @@ def _times(row: Row) -> tuple[int, int]:
 
 
 def _check_each(rows: list[Row]) -> Iterator[Finding]:
-    """Yield who led by no token, or by more than one, or went on in the segments behind its end."""
+    """Yield leaders without a token, or with more than one, or that continued in the segments after
+    their end."""
     known: dict[Path, int] = {}  # by directory, the first incarnation that recorded a token
     for row in rows:
         if _is_lease(row):

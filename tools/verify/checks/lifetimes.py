@@ -76,9 +76,8 @@ BEYOND_ALL = 1 << 62  # beyond any position
 
 
 def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
-    """Return the first position of each incarnation that was not read from segment 0 on, behind
-    what was dropped of it last.
-    """
+    """Return the first position of each incarnation that was not read from segment 0 on, after its
+    last dropped segment."""
     found: dict[IncarnationId, int] = {}
     for key, segments in segments_of(rows).items():
         behind = [at for at, row in enumerate(segments) if ends_of(row).behind_dropped]
@@ -92,7 +91,7 @@ def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
 
 @dataclass(slots=True)
 class CarriedState:
-    """State carried over from the end of a segment to the next; None and -1: not known."""
+    """State carried over from the end of a segment to the next; None and -1: unknown."""
 
     segment: int = -1
     position_reached: int = -1
@@ -103,7 +102,7 @@ class CarriedState:
     whole: bool = True  # nothing before is missing
 
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
-        """Yield what was assumed wrongly at the beginning of the next segment."""
+        """Yield wrong assumptions at the beginning of the next segment."""
         first = ends.first_batch
         if first is not None and self.position_reached >= 0:
             commands = len(first.outcomes) // 4  # hex of u16
@@ -141,10 +140,10 @@ class CarriedState:
 
 
 def check_starts(rows: list[Row]) -> Iterator[Finding | str]:
-    """G14: after an orderly stop a member begins with no more than what it had there.
+    """G14: after an orderly stop a member begins with no more than it had then.
 
-    After a crash its log may be behind its store, so nothing is known.  Yields as text what is not
-    known, as views name an incarnation in between whose log is not at hand.
+    After a crash its log may be behind its store, so nothing is known. Yields as text what is
+    unknown because views name an incarnation in between without an available log.
     """
     stops: dict[str, tuple[int, int]] = {}  # incarnation and position of each member's last one
     met = {
@@ -180,12 +179,12 @@ def check_unfounded_states(
     """G14: a state comes from the store of this member, or by a SNAPSHOT from another that had it.
 
     A START holds nothing that no earlier incarnation of the member recorded, of epochs in whose
-    primaries none was, and of which none met a member; a SNAPSHOT nothing that no log reached.
-    Yields as text what is not known.
+    primaries none was, and of which none met a member; a SNAPSHOT holds nothing that no log
+    reached. Yields as text what is unknown.
     """
     was_in = _epochs_within_reach(rows, primaries)
     had: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, position, by name
-    reached = 0  # by any log, without what it received
+    reached = 0  # by any log, without received states
     for row in rows:
         if row.kind == SEGMENT:
             had[row.member].append((row.incarnation, row.position or 0))
@@ -216,8 +215,8 @@ def check_unfounded_states(
             continue
         last_in = max((of for number, of in was_in[member] if number < incarnation), default=-1)
         later = [one for epoch, one in primaries.items() if epoch > max(last_in, 0)]
-        # Of the last epoch that it was in it may have more on disk than its log, or that a later
-        # one began with; of the next one it has to be known where that began.
+        # Of the last epoch that it was in, it may have more on disk than its log, or than the state
+        # that a later epoch began with; of the next epoch the beginning must be known.
         beyond = later[0] if later and later[0].base > 0 else None
         own = (first.epoch or 0) <= max(last_in, 0)
         who = f"{member} (incarnation {incarnation})"
@@ -240,8 +239,8 @@ def _epochs_within_reach(
 ) -> dict[str, set[tuple[int, int]]]:
     """Return, by member, the incarnations and epochs of which these may have a state.
 
-    They were in the primary, or applied what it ordered, or were in a view with such a one: a crash
-    may lose what they took from it, as a log may be behind the store.
+    They were in the primary, or applied its commands, or were in a view with such a member: a crash
+    may lose the record of what they took from it, because a log may be behind the store.
     """
     found: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for epoch, primary in primaries.items():
@@ -262,7 +261,7 @@ def _epochs_within_reach(
 
 
 def all_ended(rows: Sequence[Row]) -> bool:
-    """Whether the newest incarnation of each member stopped in order: no log may lack its end."""
+    """Whether the newest incarnation of each member stopped in order: then no log lacks its end."""
     newest: dict[str, int] = {}
     for row in rows:
         newest[row.member] = max(row.incarnation, newest.get(row.member, row.incarnation))
@@ -274,8 +273,8 @@ def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterato
     """G2: incarnations that move together from one primary view to the next applied the same in it.
 
     Positions are contiguous in each incarnation (G1), and `total_order` compares (ring, seq) at
-    each of them; so the sets are equal when they end alike.  An incarnation that received on its
-    way a state which includes what it lacks did not move with the others.
+    each of them; so the sets are equal if they end alike. An incarnation that received a state on
+    its way, which includes what it lacks, did not move with the others.
     """
     reached = {(one.member, one.number): one.epochs for one in incarnations}
     groups: dict[tuple[int, int], list[tuple[int, int, IncarnationId]]] = defaultdict(list)
@@ -323,7 +322,7 @@ def check_majority(
     """G9: a majority of voters recorded it as durable, or their logs end too early to know."""
     durable: dict[str, int] = {}
     open_ended: dict[str, bool] = {}
-    for one in incarnations:  # in their order: a later START says what an earlier incarnation kept
+    for one in incarnations:  # in their order: a later START tells what an earlier incarnation kept
         durable[one.member] = max(one.durable, durable.get(one.member, -1))
         open_ended[one.member] = not one.stopped
     for epoch, (position, (member, incarnation)) in _highest_confirmed(incarnations).items():

@@ -31,7 +31,9 @@ _ANCHORS = ", ".join(str(int(kind)) for kind in ANCHORS)
 
 
 class Differences(NamedTuple):
-    """How much was compared; by kind of difference its first position, and at how many it is."""
+    """How much was compared; by kind of difference its first position, and the number of
+    positions.
+    """
 
     batches: int
     positions: int
@@ -43,7 +45,7 @@ class Compared(NamedTuple):
 
     promise: str
     columns: tuple[str, ...]
-    of_states: bool = False  # other records have them, too
+    of_states: bool = False  # other records contain them, too
 
     def differ(self) -> str:
         """Return, in SQL, whether the rows of one position differ."""
@@ -60,11 +62,12 @@ _COMPARED = {
     "chain": Compared("G14", ("chain",), of_states=True),
     "root": Compared("G14", ("root",), of_states=True),
 }
-_ALONE = "alone"  # applied outside of the primary, which is right when a member inside did the same
+_ALONE = "alone"  # applied outside the primary, which is right if a member inside did the same
 DIFFERENCES = (*_COMPARED, _ALONE)
 
-# By the position that batches end at, and the epoch of what a later primary superseded.  Before
-# position {begin} logs of some incarnations are missing: who else applied it is not known.
+# By the position where batches end, and the epoch of what a later primary superseded. Before
+# position {begin} logs of some incarnations are missing, so other members that applied it are
+# unknown.
 _COMPARE = f"""
     WITH states AS (
         SELECT *, kind = {_BATCH} AS is_batch FROM ({{there}}) AS there
@@ -102,10 +105,9 @@ _NAMES = f"""
 
 
 def _there(cutoffs: dict[int, int]) -> str:
-    """Return the SELECT of batches and of records that state a state, with the epoch where it is of
-    what a later primary superseded, else 0; and whether the member was in the primary, or was
-    finding out who is wrong, for which it replies to nobody and stays in the order.
-    """
+    """Return the SELECT of batches and of records that state a state, with the epoch if a later
+    primary superseded it, otherwise 0; and whether the member was in the primary, or was finding
+    out who is wrong, during which it replies to nobody and stays in the order."""
     beyond = " ".join(f"WHEN {epoch} THEN {last}" for epoch, last in sorted(cutoffs.items()))
     superseded = f"CASE WHEN last > CASE decided {beyond} END THEN decided ELSE 0 END"
     return f"""
@@ -190,8 +192,7 @@ def _outside_primary(row: Row) -> Finding:
 
 def _minority(rows: list[Row], name: str, count: int) -> Iterator[Finding]:
     """Yield a finding for each incarnation that differs from the majority of those that applied it,
-    however many say that they have another state.
-    """
+    however many claim to have another state."""
     columns = _COMPARED[name].columns
     reported = [(tuple(map(str, (getattr(row, one) for one in columns))), row) for row in rows]
     if name == "root":
@@ -217,7 +218,7 @@ def _minority(rows: list[Row], name: str, count: int) -> Iterator[Finding]:
 
 
 def _described(name: str, row: Row, other: Row) -> tuple[int, str]:
-    """Return how far into a batch it differs from another one, and in which words."""
+    """Return how far into a batch it differs from another one, and in words how."""
     match name:
         case "item":
             return _item(row, other)

@@ -34,7 +34,7 @@ class ViewChange(NamedTuple):
     """Move of one incarnation from a regular view to the next, as it recorded it."""
 
     before: Row
-    transitional: Row | None  # None: not recorded, or recorded wrongly
+    transitional: Row | None  # None: not recorded, or wrongly
     after: Row
 
 
@@ -44,13 +44,13 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
     changes: list[ViewChange] = []
     for member, incarnation, records in records_by_incarnation(rows):
         if (member, incarnation) in left_out:
-            continue  # the missing part may hold the view that explains the others
+            continue  # the missing part may hold a view that explains the others
         for one in _view_changes(records):
             if isinstance(one, ViewChange):
                 changes.append(one)
             else:
                 yield _found(rows, *one)
-    # By view entered and member, the view it left.
+    # By view entered and member: the view it left.
     arrived: dict[Ring, dict[str, Ring]] = defaultdict(dict)
     for before, _, after in changes:
         arrived[ring_of(after)][_member(after)] = ring_of(before)
@@ -92,10 +92,11 @@ def incomplete(rows: list[Row]) -> set[IncarnationId]:
 
 
 def check_views(rows: list[Row]) -> Iterator[Finding]:
-    """G6, G7: what a log says of views is possible, and of one view all logs say the same.
+    """G6, G7: a log's records of views are possible, and all logs agree about a view.
 
-    Whoever is in a view is in it once and as its newest incarnation, its representative among them,
-    numbers rise, and a primary has the members of its view.  All logs may say otherwise alike.
+    A member is in a view once and as its newest incarnation, the representative is among the
+    members, numbers rise, and a primary has the members of its view. All logs may agree on
+    something else.
     """
     begun = {(row.member, row.incarnation) for row in rows if row.segment <= 0}
     reported: dict[Ring, list[Report]] = defaultdict(list)
@@ -111,9 +112,8 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
 
 
 def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[Row, str, str]]:
-    """Yield row, text and promise of what cannot be in one log; `whole`: it is at hand from its
-    first segment on, so a view without a record was not installed.
-    """
+    """Yield row, text and promise of records that are impossible in one log; `whole`: the log is
+    available from its first segment on, so a view without a record was not installed."""
     view: Row | None = None
     highest = -1
     installed: set[Ring] = set()
@@ -155,7 +155,8 @@ def _impossible_view(view: Row, newest: dict[str, int]) -> Iterator[str]:
 
 
 def _check_cold(rows: list[Row]) -> Iterator[Finding]:
-    """G20: in a cold start nobody carried its state over; whoever did would have lost messages."""
+    """G20: in a cold start nobody carried its state over; a member that did would have lost
+    messages."""
     begun: dict[tuple[str, int], int] = {}  # by incarnation, the first epoch that it was active in
     cold: dict[int, Row] = {}
     for row in rows:
@@ -177,9 +178,9 @@ def _check_cold(rows: list[Row]) -> Iterator[Finding]:
 
 
 def _view_changes(records: list[Row]) -> Iterator[ViewChange | tuple[Row, str]]:
-    """Yield the view changes of an incarnation, and (row, text) for what is wrong in its own log.
+    """Yield the view changes of an incarnation, and (row, text) for faults in its own log.
 
-    Where that is not at hand from its beginning, it may begin with the end of a view.
+    A log that is not available from its beginning may begin with the end of a view.
     """
     from_beginning = records[0].kind == RecordKind.START
     regular: Row | None = None

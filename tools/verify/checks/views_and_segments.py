@@ -71,7 +71,7 @@ def check_input(rows: list[Row]) -> None:
 
 
 def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
-    """Yield faults of the logs themselves, and, as text, what is merely not known."""
+    """Yield faults of the logs themselves and, as text, what is merely unknown."""
     for row in rows:
         if row.kind == FAULT:
             promise, what, until = row.origin or "LOG", row.text or "", row.last
@@ -100,7 +100,7 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
 
 
 def false_joints(rows: list[Row]) -> Iterator[tuple[Row | None, Row, str]]:
-    """Yield segments that do not continue the ones before them, None: there is none, and how."""
+    """Yield segments that do not continue the previous ones (None: there is none), and how."""
     for segments in segments_of(rows).values():
         for before, after in zip([None, *segments], segments, strict=False):
             for what in _continues(before, after):
@@ -160,9 +160,9 @@ W = TypeVar("W")
 
 
 def split_by_majority(reports: list[tuple[V, W]]) -> tuple[tuple[V, W], list[tuple[V, W]]]:
-    """Return the majority's version with who reported it first, and the reports that differ.
+    """Return the majority's version with its first reporter, and the reports that differ.
 
-    Of versions that are equally frequent, the one that was reported first counts as the majority's.
+    Of equally frequent versions, the one reported first counts as the majority's.
     """
     most = Counter(version for version, _ in reports).most_common(1)[0][0]
     usual = next(report for report in reports if report[0] == most)
@@ -172,7 +172,7 @@ def split_by_majority(reports: list[tuple[V, W]]) -> tuple[tuple[V, W], list[tup
 def ring_of(row: Row) -> Ring:
     """Return the unique id of a ring: its number, and the incarnation of its representative.
 
-    The number alone, or with the name, is used again when all members start anew.
+    The number alone, or with the name, is reused when all members start anew.
     """
     rep = row.ring_rep or ""
     found = [name.rstrip("+") for name in row.names or [] if name.rsplit("/", 1)[0] == rep]

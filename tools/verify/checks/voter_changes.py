@@ -28,10 +28,10 @@ Event = Activated | RoleChange
 
 
 def check_voter_changes(rows: list[Row], primaries: Mapping[int, PrimaryView]) -> Iterator[Finding]:
-    """Yield each primary with other voters than before, where no command changed them.
+    """Yield each primary with other voters than before if no command changed them.
 
-    Its voters are those of the position that its members had applied when they were counted: what
-    they decided then, of an earlier view's undecided items, is behind it, up to the base.
+    Its voters are those at the position that its members had applied when they were counted; items
+    of an earlier view that were undecided then come after that position, up to the base.
     """
     reports: dict[int, list[Row]] = defaultdict(list)
     changed_at: set[int] = set()
@@ -59,7 +59,7 @@ def check_voter_changes(rows: list[Row], primaries: Mapping[int, PrimaryView]) -
                     "changed them"
                 )
                 yield Finding("G7", row.member, row.incarnation, primary.base, what)
-        # Who is fresh, with a "+" there, gets the others' positions, decided or not.
+        # A fresh member, with a "+" there, gets the others' positions, decided or not.
         names = [
             f"{row.member}/{row.incarnation}"
             for row in reports[epoch]
@@ -74,14 +74,14 @@ def check_voter_changes(rows: list[Row], primaries: Mapping[int, PrimaryView]) -
 
 
 def check_pairs(rows: list[Row]) -> Iterator[Finding]:
-    """Yield each primary of one of a pair alone, after the other one had gone on alone too.
+    """Yield each primary of one of a pair alone, after the other one had continued alone too.
 
-    In between that one counts again, by a VOTERS command, or else it was not there.
+    In between the other one counts again, by a VOTERS command, or else it was absent.
     """
     changed_at = {
         position for row in rows if row.kind == SEGMENT for position in ends_of(row).voters_at
     }
-    alone: dict[str, int] = {}  # who went on alone, after which position
+    alone: dict[str, int] = {}  # who continued alone, after which position
     seen: set[tuple[int, str]] = set()
     active = [row for row in rows if row.kind == RecordKind.ACTIVE]
     for row in sorted(active, key=lambda row: (row.epoch or 0, row.member, row.incarnation)):
@@ -107,7 +107,7 @@ def check_pairs(rows: list[Row]) -> Iterator[Finding]:
 
 
 def _alone_in(voters: tuple[str, ...]) -> str:
-    """Who of a pair these voters are for alone; empty: they are no such."""
+    """The member of a pair that these voters leave alone; empty: they are not such voters."""
     away = [term.partition("=")[2] for term in voters if term.startswith("@away=")]
     names = [term for term in voters if not term.startswith("@")]
     is_pair = any(term.startswith("@pair=") for term in voters)
@@ -117,9 +117,9 @@ def _alone_in(voters: tuple[str, ...]) -> str:
 
 
 def _goes_on_alone(voters: tuple[str, ...], before: tuple[str, ...]) -> bool:
-    """Whether these are the voters before but that one of a pair is away.
+    """Whether these are the voters before, except that one of a pair is away.
 
-    It was counted before: also where the other one was about to be counted again.
+    It was counted before, or was about to be counted again.
     """
     name, latest = _alone_in(voters), before
     if "->" in before:
@@ -128,7 +128,7 @@ def _goes_on_alone(voters: tuple[str, ...], before: tuple[str, ...]) -> bool:
 
 
 def _of_both(voters: tuple[str, ...]) -> list[str]:
-    """What a pair is, whoever of it is away."""
+    """The terms of a pair, whichever member is away."""
     return [term for term in voters if not term.startswith("@away=") and term != "@declared"]
 
 
@@ -170,7 +170,7 @@ def check_active_member(
 
 
 def _events(rows: list[Row], cutoffs: Mapping[int, int]) -> tuple[dict[Event, Row], list[Run]]:
-    """Return what happened to the role, once each, and which positions are in logs."""
+    """Return the events of the role, once each, and the positions that logs contain."""
     events: dict[Event, Row] = {}
     recorded: list[Run] = []
     for row in rows:
@@ -187,7 +187,7 @@ def _events(rows: list[Row], cutoffs: Mapping[int, int]) -> tuple[dict[Event, Ro
 
 
 def _incarnation(change: RoleChange, primaries: Mapping[int, PrimaryView]) -> str | None:
-    """The member as primaries after this one name it: no more fresh."""
+    """The member as primaries after this one name it: no longer fresh."""
     primary = primaries.get(change.epoch)
     names = primary.members if primary is not None else ()
     found = (one.rstrip("+") for one in names if one.rsplit("/", 1)[0] == change.member)
@@ -195,7 +195,9 @@ def _incarnation(change: RoleChange, primaries: Mapping[int, PrimaryView]) -> st
 
 
 def _not_allowed(change: RoleChange, holder: str | None, since: int) -> str:
-    """Return how this change contradicts who had the role; "": it does not, as far as known."""
+    """Return how this change contradicts the holder of the role; "": it does not, as far as
+    known.
+    """
     if holder is None:
         return ""
     name = holder.rsplit("/", 1)[0]

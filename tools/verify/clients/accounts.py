@@ -38,15 +38,15 @@ ACCOUNTS = {
                 PARTITION BY body, number ORDER BY queues = 0, position, post) AS place
             FROM wanted JOIN claims USING (body, number)
         ) AS found WHERE place <= confirmed""",
-    # The last purge of each queue, the last cold start, and the last that the queue came through.
+    # The last purge of each queue, the last cold start, and the last one that the queue survived.
     "purges": """
         SELECT queue, MAX(position) FILTER (WHERE op = 7 AND cause <> 2) AS purged,
             MAX(position) FILTER (WHERE op = 7 AND cause = 2) AS cold,
             MAX(position) FILTER (WHERE op = 9) AS recovered
         FROM queue_moves GROUP BY queue""",
-    # What was due after a delay, or a dead letter that waited, goes on, in what it then reached.
-    # A purge takes what is ready: not delivered since it was enqueued or returned.  What is
-    # persistent survives a cold start where the queue does.
+    # A delayed message that was due, or a dead letter that waited, continues in the queues it then
+    # reached. A purge takes ready messages: those not delivered since they were enqueued or
+    # returned. Persistent messages survive a cold start if their queue does.
     "copies": """
         SELECT who, queue, body, ends, end_position, CASE
             WHEN repeat THEN 'repeats'

@@ -78,7 +78,7 @@ class ClientCounts(NamedTuple):
 
 
 class Run(Protocol):
-    """Runs the steps of an exchange over the evidence, and returns what the last one makes."""
+    """Runs the steps of an exchange over the evidence, and returns the results of the last one."""
 
     def __call__(self, exchange: Exchange, *, everywhere: bool) -> Tables:
         """`everywhere`: over what all members logged, not over the canonical history."""
@@ -112,7 +112,7 @@ def _received(
     run: Run, names: pa.Table, extent: HistoryExtent, bins: int, suspects: pa.Table,
     older: pa.Table,
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
-    """C6: look up in the logs of all members what was received otherwise than delivered."""
+    """C6: look up in the logs of all members the receptions that differ from the deliveries."""
     exchange = exchange_of_deliveries(names, suspects, bins)
     anywhere = run(exchange, everywhere=True)["wanted_deliveries"]
     given = {"suspects": suspects, "anywhere": anywhere, "unknown": older}

@@ -30,8 +30,8 @@ from tools.verify.sql.exchange import Tables
 from tools.verify.sql.statements import answer
 
 SCHEMAS = {
-    # What members did; `time` is the order of moves.  `low` is the low half of a message's number,
-    # by which moves name it; `number` is that of the publish, 0: no confirm was wanted.
+    # Members' records; `time` is the order of moves. `low` is the low half of a message's number,
+    # by which moves name it; `number` is that of the publish, 0: no confirm was requested.
     "moves": "position bigint, time bigint, op bigint, flag boolean, cause bigint, queue bigint, "
     "seq bigint, detail bigint",
     "queue_moves": "position bigint, time bigint, op bigint, cause bigint, queue bigint",
@@ -39,8 +39,8 @@ SCHEMAS = {
     "body bigint, cause bigint, channel bigint",
     "entries": "epoch bigint, position bigint, low bigint, queue bigint, content bigint, "
     "body bigint, repeat boolean",
-    "confirms": "position bigint",  # what members recorded to have confirmed, or may have
-    # What clients did: `place` ascends within a client, `life` is an incarnation of it.
+    "confirms": "position bigint",  # confirms that members recorded, or may have sent
+    # Clients' operations: `place` ascends within a client, `life` is an incarnation of it.
     "operations": "client string, life bigint, session bigint, place bigint, queue string, "
     "op bigint, flag boolean, body bigint, number bigint",
     "did": "client string, life bigint, op bigint, n bigint",
@@ -95,14 +95,14 @@ class HistoryExtent(NamedTuple):
     from_start: bool  # it begins at position 1
     to_end: bool  # every named member stopped in order: there is nothing after it
     complete: bool  # no position in between is missing
-    confirms: bool = False  # the logs hold what members confirmed, but for what is unsure
-    routes: bool = False  # queues are of one virtual host, so that a name is at most one queue
-    sole: bool = False  # no log has anything that a later primary superseded
-    lost_ends: bool = False  # members may have sent what was superseded, and is in no log
+    confirms: bool = False  # the logs hold all confirms of members, except unsure ones
+    routes: bool = False  # all queues are of one virtual host, so a name is at most one queue
+    sole: bool = False  # no log has anything superseded by a later primary
+    lost_ends: bool = False  # members may have sent superseded messages that are in no log
 
 
 class EvidenceFile(NamedTuple):
-    """A segment to be read: of a client, or of a member in these ranges; None: in all."""
+    """A segment to read: of a client, or of a member in these ranges; None: in all."""
 
     file: str
     of_client: bool
@@ -118,7 +118,7 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
         yield {"damage": _damage(data, one.file)}
         return
     confirmed: list[int] = []
-    if one.ranges == []:  # of most members: no other record matters, and damage no confirm
+    if one.ranges == []:  # of most members: no other record matters, and damage affects no confirm
         for _, told in read_kinds(data, RecordKind.CONFIRM):
             confirmed += told.positions if isinstance(told, ConfirmRecord) else ()
     else:
@@ -128,12 +128,12 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
 
 
 def tables_of_operations(logged: pa.Table) -> Tables:
-    """Return the operations that are looked up, and how many there are of each kind."""
+    """Return the operations to look up, and the number of each kind."""
     return answer(_CLIENTS, {"logged": logged}, _CLIENTS)
 
 
 def tables_of_moves(logged: pa.Table) -> Tables:
-    """Return publishes, what entered queues with the body it was published with, and moves."""
+    """Return publishes, enqueued messages with the body they were published with, and moves."""
     return answer(_MEMBERS, {"logged": logged}, [name for name in _MEMBERS if name in SCHEMAS])
 
 

@@ -47,7 +47,7 @@ def read_header(path: Path) -> Header | None:
 def split_clients(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Return members' segments, and clients'; a damaged one counts as a member's.
 
-    `BadInput` when there are no members', and for clients of another cluster than the members.
+    `BadInput` when there are none of members, and for clients of another cluster than the members'.
     """
     headers = {path: read_header(path) for path in segments}
     of_clients = {
@@ -63,7 +63,7 @@ def split_clients(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 def _refuse_foreign(of_clients: dict[Path, Header], of_members: Sequence[Header]) -> None:
     """Raise `BadInput` for histories of clients of another cluster, which nothing here can explain.
 
-    Names of clusters are used again, so the id decides where both sides know one.
+    Names of clusters are reused, so the id decides if both sides know one.
     """
     ids = {one.cluster_id for one in of_members if one.cluster_id}
     names = {one.cluster_name for one in of_members if one.cluster_name}
@@ -86,7 +86,7 @@ def _refuse_foreign(of_clients: dict[Path, Header], of_members: Sequence[Header]
 
 
 class ToldHistory(NamedTuple):
-    """The canonical history as far as the files at hand tell it."""
+    """The canonical history as far as the available files tell it."""
 
     stretches: list[Stretch]
     extent: HistoryExtent
@@ -100,12 +100,13 @@ def told_history(
     *,
     absent: bool = True,
 ) -> ToldHistory:
-    """Return what the members' `segments` at hand tell; `rows` are the control rows of all.
+    """Return the history that the members' available `segments` tell; `rows` are the control rows
+    of all.
 
-    `absent`: there may be members of which no log is at hand.
+    `absent`: there may be members without an available log.
 
-    Clients are compared with all that is at hand, settled segments too: what clients did has no
-    position by which the part before a verified point could be left out.
+    Clients are compared with everything available, including settled segments: a client's
+    operations have no position by which the part before a verified point could be left out.
     """
     files = {str(path) for path in segments}
     stretches = plan(rows, primaries, files)
@@ -134,10 +135,10 @@ def check_histories(
     settled: Sequence[Path],
     told: ToldHistory,
 ) -> ClientReport | None:
-    """Check clients' histories against the canonical history; None when there is no client.
+    """Check clients' histories against the canonical history; None if there is no client.
 
     `told` is that of the members' `segments`; `scan` has a row for each name of a queue in them,
-    but for those that were `settled` before.
+    except in those that were `settled` before.
     """
     if not client_segments:
         return None
@@ -162,7 +163,9 @@ def check_histories(
 
 
 def _bins(client_segments: Sequence[Path], stretches: Sequence[Stretch]) -> int:
-    """Return how many bins keep each at a size that fits in memory; two cores want two."""
+    """Return the number of bins that keeps each at a size that fits in memory; two cores want
+    two.
+    """
     sources = {stretch.file for stretch in stretches}
     return -(-count_rows([*client_segments, *sources]) // ROWS_IN_BIN)
 
@@ -180,12 +183,12 @@ def extent_of(rows: Sequence[Row], gaps: Iterable[Gap]) -> HistoryExtent:
 def unsure_confirms(
     rows: Sequence[Row], primaries: dict[int, PrimaryView], files: Container[str]
 ) -> Unsure | None:
-    """Return where the files may lack what members confirmed; None: anywhere.
+    """Return where the files may lack confirms of members; None: anywhere.
 
-    A member writes to its clients before it records so: what it confirmed as it was killed, or
-    before its power failed, is not in its log.  It confirms what it submitted, in the order of
-    positions: of one that ended without STOP it is not sure above the last confirm that it
-    recorded, in all epochs that it was in, and in those of which no log tells who was.
+    A member writes to its clients before it records that, so confirms sent just before it was
+    killed, or its power failed, are not in its log. It confirms its submissions in the order of
+    positions. Of a member that ended without STOP the confirms above the last recorded one are
+    unsure, in all epochs that it was in, and in those whose members no log tells.
     """
     if any(row.kind == FAULT for row in rows):
         return None
@@ -217,11 +220,12 @@ def unsure_confirms(
 
 
 def _lost_ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
-    """Return whether members may have sent clients what no log has, and no later primary: one ended
-    without STOP, and the next primary was a cold start, in which nobody carried over a state.
+    """Return whether members may have sent clients messages that no log has, and no later primary:
+    one ended without STOP, and the next primary was a cold start, in which nobody carried over a
+    state.
 
-    What is safe in a view is applied and sent to consumers before it is durable, and the end of a
-    log is lost with the power.
+    Messages that are safe in a view are applied and sent to consumers before they are durable, and
+    the end of a log is lost with the power.
     """
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
     known = sorted(primaries)
@@ -234,7 +238,7 @@ def _lost_ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
 
 
 def _logging(primaries: dict[int, PrimaryView]) -> set[IncarnationId]:
-    """Return who was in a primary, but for arbitrators, which keep no log."""
+    """Return the members of a primary, without arbitrators, which keep no log."""
     return {
         incarnation_of(name)
         for view in primaries.values()

@@ -31,7 +31,7 @@ RESULT_SCHEMAS = {
     "spans": "name string, client string, life bigint, place bigint, until bigint",
     "routed": _WHO,
     "outcomes": "name string, n bigint",
-    # Of all bins together
+    # All bins together
     "accusations": f"promise string, {_WHO}, body bigint, queue string, position bigint, "
     "what string",
     "faults": SCHEMAS["damage"],
@@ -41,10 +41,10 @@ RESULT_SCHEMAS = {
 }
 RESULT_SCHEMAS["doubtful"] = RESULT_SCHEMAS["suspects"] + ", judged boolean"
 
-# An ordinary body is left out before the rules, as it breaks none: published once, with a number,
-# confirmed, and received from the queue that its client named, unflagged, by a connection that was
-# not lost; at the members one message that entered one queue, was delivered once, and acknowledged.
-# So it has these seven rows, a bit for each, and they agree.
+# Ordinary bodies are removed before the rules, because they break none: published once, with a
+# number, confirmed, and received unflagged from the queue that its client named, by a connection
+# that was not lost; at the members one message that entered one queue, was delivered once, and
+# acknowledged. Such a body has these seven rows, a bit for each, and they agree.
 _ORDINARY = {
     "labels": """
         SELECT name, MIN(queue) AS label FROM names
@@ -104,8 +104,8 @@ _RESULTS = {
 }
 BY_BODY = _ORDINARY | ENTERED | PUBLISHED | RECEIVED | ACCOUNTS | _RESULTS
 
-# Where the logs begin late or may end early, what a client did counts between the first and the
-# last operation of it that is surely found.
+# If the logs begin late or may end early, a client's operations count between the first and the
+# last one that is surely found.
 TOGETHER = {
     "sure": """
         SELECT client, life, name, MIN(place) AS since, MAX(until) AS till
@@ -186,7 +186,7 @@ def exchange_of_clients(names: pa.Table, extent: HistoryExtent, bins: int) -> Ex
 
 
 def exchange_of_deliveries(names: pa.Table, suspects: pa.Table, bins: int) -> Exchange:
-    """Return the steps that look up how often what was received strangely was delivered."""
+    """Return the steps that look up how often oddly received messages were delivered."""
     look_up = Step({"deliveries": ()}, _WANTED, ["wanted_deliveries"], {"suspects": suspects})
     return Exchange(_SCHEMAS, [*_steps_of_moves(names), look_up], bins)
 

@@ -11,11 +11,10 @@ from tools.verify.contract.rules import Rule
 
 # Moves: 1 PUBLISHED (causes: 0 by a client, 1 by a transaction, 3 again: it makes no message, 4 its
 # delay is over, 5 a dead letter that waited), 2 ENQUEUED, 6 DROPPED (causes 2: it is due, 3: it is
-# a dead letter that is sent on, 4: replaced), 9 RECOVERED, 10 REPEATED: by its key
-# the queue knows it, and does not take it.  A place in a priority
-# queue has the rank in the bits from 54 on, and its lowest bit unused; one in a queue of delayed
-# messages (priority 256) the due time from the 22nd on.  A move names a message by the low half of
-# its number.
+# a dead letter that is sent on, 4: replaced), 9 RECOVERED, 10 REPEATED: the queue recognises its
+# key and does not take it. A place in a priority queue has the rank in the bits from 54 on, and its
+# lowest bit unused; one in a queue of delayed messages (priority 256) has the due time from the
+# 22nd bit on. A move names a message by the low half of its number.
 ARRIVALS = {
     "messages": """
         SELECT position, ordinal, -1 AS queue, seq, of, flag, nth,
@@ -33,8 +32,8 @@ ARRIVALS = {
         SELECT *, ROW_NUMBER() OVER (PARTITION BY source, queue ORDER BY nth) AS copy,
             FIRST_VALUE(detail) OVER (PARTITION BY source ORDER BY nth) AS content
         FROM entered WHERE published""",
-    # What the same part of the log has under the number that a publish came again with: what
-    # reached no queue has none.
+    # The moves in the same part of the log under the number of a repeated publish: one that reached
+    # no queue has none.
     "again": """
         SELECT logged.position, logged.ordinal, -1 AS queue, logged.seq, logged.of,
             logged.detail <> first.detail AS differs
@@ -54,7 +53,7 @@ ARRIVALS = {
                 WHEN delays THEN (place + 1) & 2097151 ELSE place + 1 END)
             OVER (PARTITION BY queue ORDER BY nth) AS next_place
         FROM placed""",
-    # What is due, or a dead letter that can go, is published at once, by the same number.
+    # A due message, or a dead letter that can go, is published at once, under the same number.
     "dues": """
         SELECT *, COALESCE(op = 6 AND LEAD(op) OVER own = 1 AND LEAD(nth) OVER own = nth + 1
                 AND LEAD(position) OVER own = position AND LEAD(queue) OVER own = of
@@ -66,7 +65,7 @@ ARRIVALS = {
                 AS was_due
         FROM logged WHERE op = 6 AND cause IN (2, 3) OR op = 1 AND cause IN (4, 5)
         WINDOW own AS (ORDER BY nth)""",
-    # What is replaced in a last-value queue makes way for what enters next.
+    # A message replaced in a last-value queue makes way for the one that enters next.
     "replacements": """
         SELECT *, COALESCE(LEAD(op) OVER own = 2 AND LEAD(nth) OVER own = nth + 1
                 AND LEAD(position) OVER own = position AND LEAD(queue) OVER own = queue
@@ -74,8 +73,8 @@ ARRIVALS = {
         FROM logged WHERE op = 6 AND cause = 4 OR op = 2 WINDOW own AS (ORDER BY nth)""",
 }
 
-# What the command at each position published by itself.  Command 14 is PUBLISH, 23 TX_COMMIT;
-# outcomes: 0 carried out, 200 it reached no queue, 201 it was sent before.
+# The publishes of the command at each position itself. Command 14 is PUBLISH, 23 TX_COMMIT;
+# outcomes: 0 executed, 200 it reached no queue, 201 it was sent before.
 ANSWERED = {
     "made": """
         SELECT position, COUNT(*) FILTER (WHERE cause <> 1) AS made,

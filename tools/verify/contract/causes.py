@@ -47,12 +47,11 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[Command, ...]] = {
     (Op.NOTED, 4): (Command.QUEUE_BIND,),
     (Op.NOTED, 6): (Command.PUBLISH,),
 }
-"""The kinds of commands that cause a move by this cause; where none is named, each kind may."""
+"""The kinds of commands that cause a move by this cause; if none is named, any kind may."""
 
 BY_KIND = np.zeros((16, 8, 256), np.int8)
-"""By move, cause, and kind of command: 0: it does not cause the move, 1: it may, 2: it may and only
-kinds that are named do, so the move does not go on from an earlier position.
-"""
+"""By move, cause, and kind of command: 0: it does not cause the move; 1: it may; 2: it may, and
+only named kinds do, so the move is not continued from an earlier position."""
 for _op, _words in CAUSES.items():
     for _cause in range(len(_words)):
         _kinds = _CAUSED_BY.get((Op(_op), _cause))
@@ -62,12 +61,12 @@ for _op, _words in CAUSES.items():
 # late, from 300 on replies that close.  `kind` is -1 where its index is outside of its batch, and
 # `caused` is of BY_KIND.  `durable` and `max_priority` are the queue's, NULL where it has no name.
 CAUSED = {
-    # Returns that only an end explains, which may be one of an earlier position: that of a channel,
-    # which may be opened anew under its number, or of its connection or session, which are over.
+    # Returns that only an end explains, which may be that of an earlier position: of a channel,
+    # which may be reopened under its number, or of its connection or session, which are over.
     "acts": """
         SELECT of, MAX(nth) AS last_act FROM logged
         WHERE op IN (1, 4, 5) AND caused <> 1 OR op IN (3, 12) GROUP BY of""",
-    # What closes a channel alone says which.
+    # A command that closes a single channel says which one.
     "closed": "SELECT position, of AS channel FROM logged WHERE op = 14 AND cause = 7",
     "ended": """
         SELECT logged.*, last_act

@@ -18,7 +18,7 @@ from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Exchange, Step, Tables
 from tools.verify.sql.statements import answer
 
-# Of the moves of the message, of its queue as a whole, and of the position, the nearest ones.
+# The nearest moves of the message, of its queue as a whole, and of the position.
 _NEAREST = 12
 _NEAR = {
     "moves": """
@@ -47,7 +47,7 @@ _TOGETHER = {
 
 
 def exchange_of_context(bins: int) -> Exchange:
-    """Return the step that puts together what segments hold about the breaches."""
+    """Return the step that combines what segments hold about the breaches."""
     together = Step({"told": ()}, _TOGETHER, ["context"], {})
     return Exchange({"told": _TOLD, "context": _TOLD}, [together], bins)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _GAPS_TOLD = 4
-_FEW_MOVES = 1 << 18  # more are worth the time that tasks of Spark take to begin
+_FEW_MOVES = 1 << 18  # more segments justify the time that Spark's tasks take to start
 
 RULES = (
     causes.RULES
@@ -64,7 +64,7 @@ TOGETHER = {
 
 @dataclass(slots=True)
 class ContractResult:
-    """What the checks of the contract found, and how much they examined."""
+    """The findings of the contract's checks, and how much they examined."""
 
     breaches: list[Breach] = field(default_factory=list)
     segments: int = 0
@@ -74,7 +74,7 @@ class ContractResult:
     traffic: list[tuple[int, ...]] = field(default_factory=list)  # slice, what, number of moves
 
     def add(self, found: Tables) -> None:
-        """Add what the last step of the exchange made."""
+        """Add the results of the last step of the exchange."""
         self.breaches = [Breach(**row) for row in found["firsts"].to_pylist()]
         self.counts.update({row["name"]: row["n"] for row in found["sums"].to_pylist()})
         self.traffic = [tuple(row.values()) for row in found["traffic_sums"].to_pylist()]
@@ -84,8 +84,7 @@ def tasks_for(
     rows: Sequence[Row], stretches: Iterable[Stretch], *, everywhere: bool
 ) -> list[SegmentTask]:
     """Return the segments to check: sources of the canonical history, or `everywhere`, which finds
-    what one member alone states of its queues.
-    """
+    what only one member states about its queues."""
     segments = sorted(
         (row for row in rows if row.kind == SEGMENT),
         key=lambda row: (row.member, row.incarnation, row.segment),
@@ -137,11 +136,10 @@ def check_contract(
     everywhere: bool = False,
     slices: Slices = ALL_TIME,
 ) -> ContractResult:
-    """Check the queue contract; `rows` are the control rows of all segments at hand.
+    """Check the queue contract; `rows` are the control rows of all available segments.
 
-    `spark`: None where they are few; then this process does it all.
-    `everywhere`: in the logs of all members, not in one for each position.
-    `slices`: of time, by which moves are counted.
+    `spark`: None if there are few; then this process does everything. `everywhere`: in the logs of
+    all members, not in one for each position. `slices`: of time, by which moves are counted.
     """
     found = ContractResult(stretches=plan(rows, primaries))
     found.gaps = gaps(found.stretches)
@@ -166,9 +164,8 @@ def explain(
 
 
 def limits(found: ContractResult, settled: Iterable[Row] = ()) -> Iterator[str]:
-    """Yield, for people, what of the contract could not be checked; `settled`: rows of what was
-    checked before.
-    """
+    """Yield, for people, the parts of the contract that could not be checked; `settled`: rows of
+    what was checked before."""
     runs = [run for row in settled if row.kind == SEGMENT for run in ends_of(row).runs]
     unknown = [gap for gap in found.gaps if not covers(runs, *gap)]
     for gap in unknown[:_GAPS_TOLD]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from tools.verify.contract.rules import Rule
 
 LIVES_SCHEMAS = {
-    # `gaps`: how many holes in the history are before it.  Of a whole queue, `seq` is its next
-    # number, or the first that a cold start gave, and `of` how many messages were there, or stayed.
+    # `gaps`: the number of holes in the history before it. For a whole queue, `seq` is its next
+    # number, or the first that a cold start assigned, and `of` the number of messages that were
+    # there, or stayed.
     "moves": "queue bigint, seq bigint, time bigint, op int, flag boolean, cause int, of bigint, "
     "detail bigint, gaps int",
     "queue_moves": "queue bigint, seq bigint, time bigint, op int, flag boolean, cause int, "
@@ -26,7 +27,7 @@ LIVES_SCHEMAS["queue_history"] = LIVES_SCHEMAS["queue_moves"]
 LIVES = {
     # A message enters, is next delivered, unflagged and with its content, and is next settled by
     # the channel that has it, at a place that no other message ever had, in a queue that was not
-    # emptied: that breaks no rule, as nothing came before it, and nothing comes after.
+    # emptied: that breaks no rule, because nothing came before it and nothing comes after.
     "ordinary": """
         SELECT queue, seq FROM moves
         WHERE queue NOT IN (SELECT queue FROM queue_moves WHERE op <> 8)
@@ -36,7 +37,8 @@ LIVES = {
             AND MIN(CASE WHEN op = 3 THEN time END) < MIN(CASE WHEN op = 4 THEN time END)
             AND MIN(CASE WHEN op < 4 THEN detail END) = MAX(CASE WHEN op < 4 THEN detail END)
             AND MIN(CASE WHEN op > 2 THEN of END) = MAX(CASE WHEN op > 2 THEN of END)""",
-    # How often the queue was emptied before, how often of what is transient only, and if deleted.
+    # How often the queue was emptied before, how often of transient messages only, and whether it
+    # was deleted.
     "dated": """
         SELECT queue, seq, time, op, flag, cause, of, detail, gaps, first,
             COUNT(CASE WHEN op = 7 AND cause <> 2 OR op = 9 AND first <> 0 THEN 1 END) OVER past
@@ -66,7 +68,7 @@ LIVES = {
             CASE WHEN FIRST_VALUE(op) OVER own = 2 THEN FIRST_VALUE(of) OVER own END AS number
         FROM dated WHERE op BETWEEN 2 AND 6
         WINDOW own AS (PARTITION BY queue, seq ORDER BY time)""",
-    # Messages that a cold start numbered, so this is not where they entered.
+    # Messages renumbered by a cold start, so they did not enter here.
     "renumbered": """
         SELECT linked.queue, linked.seq, MAX(cold.time) AS time, MAX(cold.gaps) AS gaps,
             MAX(cold.emptied) AS emptied, MAX(cold.thinned) AS thinned
@@ -75,7 +77,7 @@ LIVES = {
             AND cold.time < linked.time
         WHERE prior IS NULL AND cold.first <> 0
         GROUP BY linked.queue, linked.seq""",
-    # `state` before the move: that of no message yet, ready, held, purged while ready, or over.
+    # `state` before the move: no message yet, ready, held, purged while ready, or over.
     "lives": """
         SELECT *, time >> 20 AS position, time & 1048575 AS ordinal,
             CASE WHEN prior = 3 THEN 'held' WHEN prior IN (4, 6) THEN 'over'
@@ -92,8 +94,8 @@ LIVES = {
             FROM linked LEFT JOIN renumbered ON prior IS NULL
                 AND renumbered.queue = linked.queue AND renumbered.seq = linked.seq
         ) AS since""",
-    # How many of these messages a cold start found persistent and ready, and how many that it
-    # numbered moved later.
+    # How many of these messages a cold start found persistent and ready, and how many of those it
+    # renumbered moved later.
     "survivors": """
         SELECT cold_starts.queue, cold_starts.time, COUNT(*) AS ready, 0 AS moved
         FROM lives JOIN cold_starts ON cold_starts.queue = lives.queue
@@ -102,7 +104,7 @@ LIVES = {
             AND (until IS NULL OR until > cold_starts.time)
         GROUP BY cold_starts.queue, cold_starts.time
         UNION ALL SELECT queue, time, 0, COUNT(*) FROM renumbered GROUP BY queue, time""",
-    # What a queue did not take as it has taken another one by the same key.
+    # Messages that a queue did not take because it had taken another one with the same key.
     "repeats": """
         SELECT queue, seq, time >> 20 AS position, time & 1048575 AS ordinal, of, op, deleted,
             flag, gaps = gaps_at_declare AS known,
@@ -119,7 +121,7 @@ LIVES = {
         UNION ALL SELECT 'messages', COUNT(*) FROM ordinary""",
 }
 
-# A later cold start finds also what an earlier one kept, and nothing has moved since.
+# A later cold start also finds messages that an earlier one kept and that have not moved since.
 COLD_STARTS = {
     "turns": """
         SELECT *, COUNT(CASE WHEN op = 7 AND cause <> 2 THEN 1 END) OVER past AS purges,

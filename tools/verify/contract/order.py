@@ -11,10 +11,10 @@ from tools.verify.contract.rules import Rule
 
 HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest bigint"
 
-# Moves: 1 PUBLISHED (cause 0: by a client; its number is in the column of queues), 3 DELIVERED,
-# 6 DROPPED (cause 4: replaced by a newer one, wherever it was), 11 READER, 12 READ.
-# `stretch`: where the history has it from this segment, the first of these positions.
-# The high water of a queue never falls; that of a channel begins anew with 1 as it is opened again.
+# Moves: 1 PUBLISHED (cause 0: by a client; its number is in the column of queues), 3 DELIVERED, 6
+# DROPPED (cause 4: replaced by a newer one, wherever it was), 11 READER, 12 READ. `stretch`: if the
+# history takes it from this segment, the first of these positions. The high water of a queue never
+# falls; that of a channel restarts with 1 when it is reopened.
 ORDER = {
     "leaving": """
         SELECT 'taken' AS what, stretch, queue AS who, seq AS value, nth, position, ordinal,
@@ -26,7 +26,7 @@ ORDER = {
         SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,
             -1 AS queue, queue AS seq, of
         FROM logged WHERE op = 1 AND cause = 0 AND queue > 0 AND stretch >= 0""",
-    # A reader, by its name; before the first message is where it began.
+    # A reader, by its name; before the first message it is where it began.
     "reading": """
         SELECT 'read' AS what, stretch, detail AS who, CASE op WHEN 12 THEN seq ELSE seq - 1 END
             AS value, nth, position, ordinal, queue, seq, of
@@ -60,7 +60,7 @@ ORDER_OF_STRETCHES = {
         FROM high_waters""",
 }
 
-# `run`: positions without a gap after one state; what was before is not known.
+# `run`: positions without a gap after one state; anything before is unknown.
 SUBMISSIONS = {
     "submitted": """
         SELECT *, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of,

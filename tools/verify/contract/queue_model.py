@@ -26,8 +26,8 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 ReaderRow = tuple[int, int, int, int, bool]
-"""Number of the queue, channel, name, the place that it is sent next, whether it has a filter."""
-_new = tuple.__new__  # sooner than by keywords
+"""Number of the queue, channel, name, the next place to send, whether it has a filter."""
+_new = tuple.__new__  # faster than by keywords
 _PLACE = struct.Struct("<QQQQQ")
 _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
@@ -46,7 +46,7 @@ _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
 
 class ModelMismatch(Exception):
-    """A move that cannot be, or another state: the rule that is broken, and what was expected."""
+    """An impossible move, or a different state: the broken rule, and the expected value."""
 
     def __init__(self, rule: str, more: str) -> None:
         super().__init__(rule, more)
@@ -69,12 +69,12 @@ class QueueFigures(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What is known of a message."""
+    """The known facts about a message."""
 
     content: int
-    persistent: bool | None  # None: not known
+    persistent: bool | None  # None: unknown
     redelivered: bool
-    body: int | None = None  # its hash; None: not known, nor are its returns
+    body: int | None = None  # its hash; None: unknown, and so are its returns
     returns: int = 0  # but for those with a lost member
 
 
@@ -92,18 +92,18 @@ class _ModelQueue:
     ready: dict[int, Message] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # the places of `ready`, a heap
     held: dict[int, tuple[Message, int]] = field(default_factory=dict)  # with its channel
-    cold: bool = False  # a cold start told what was there, and is to tell what stays
+    cold: bool = False  # a cold start has stated the former messages, and will state the kept ones
     stream: bool = False
     last_values: bool = False
     grouped: bool = False
-    # By name: what each is sent next, at least, its channel, and whether it has a filter.
+    # By name: a lower bound of the next place to send, the channel, and whether it has a filter.
     readers: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     reads: Counter[tuple[int, int]] = field(default_factory=Counter)  # by place and channel
 
     def figures(self) -> QueueFigures:
-        """Return what a checkpoint should state of this queue now.
+        """Return the figures that a checkpoint should state of this queue now.
 
-        The sum is made here: most messages come and go between two checkpoints.
+        The sum is computed here, because most messages come and go between two checkpoints.
         """
         held = len(self.held) + self.unknown_held + self.reads.total() * self.stream
         total = self.unknown_sum + sum(self._hash(seq, one) for seq, one in self.ready.items())
@@ -118,13 +118,15 @@ class _ModelQueue:
         return self.next_seq - self.count()
 
     def arrival(self, seq: int) -> int:
-        """Return how many messages arrived before this one; of delayed ones, the low bits of it."""
+        """Return how many messages arrived before this one; for delayed ones, the low bits of
+        that.
+        """
         if self.delays:
             return (seq >> 1) & ((1 << _ARRIVAL_BITS) - 1)
         return (seq & ((1 << _RANK_SHIFT) - 1)) >> 1 if self.ranked else seq
 
     def next_arrival(self) -> int:
-        """Return what `arrival` is of the next message."""
+        """Return the `arrival` of the next message."""
         return self.next_seq & ((1 << _ARRIVAL_BITS) - 1) if self.delays else self.next_seq
 
     def is_next(self, seq: int) -> bool:
@@ -134,7 +136,7 @@ class _ModelQueue:
         return seq == self.next_seq
 
     def may_be_unknown(self, seq: int) -> bool:
-        """Return whether a message at this place may be older than what is known."""
+        """Return whether a message at this place may be older than the known ones."""
         return self.delays or self.arrival(seq) < self.floor
 
     def add(self, seq: int, message: Message) -> None:
@@ -148,7 +150,7 @@ class _ModelQueue:
         )
 
     def leave(self, seq: int, content: int, redelivered: bool) -> Message:
-        """Remove and return the first ready message; `ModelMismatch` when it is another one."""
+        """Remove and return the first ready message; `ModelMismatch` if it is another one."""
         while self.order and self.order[0] not in self.ready:  # it was replaced
             heappop(self.order)
         oldest = self.order[0] if self.order else None
@@ -196,11 +198,12 @@ class _ModelQueue:
         return Message(content or 0, None, True)
 
     def is_read(self) -> bool:
-        """Return whether there may be readers: not where what comes may be before where one is."""
+        """Return whether there may be readers: not if new messages may come before a reader's
+        place."""
         return not self.ranked or self.last_values or self.grouped
 
     def read(self, op: int, flag: bool, seq: int, of: int, detail: int) -> None:
-        """Open a reader, send it a message that waits, or end that; it moves nothing."""
+        """Open a reader, send it a waiting message, or end it; moves nothing."""
         if not self.is_read():
             raise ModelMismatch("impossible", "nobody reads in this queue")
         if op == _READER:
@@ -229,11 +232,11 @@ class _ModelQueue:
             del self.reads[seq, of]
 
     def behind(self, seq: int) -> int:
-        """Return the first place behind this message, also when it comes back to a ranked queue."""
+        """Return the first place behind this message, also if it comes back to a ranked queue."""
         return (seq | 1 if self.ranked else seq) + 1
 
     def next_read(self, after: int) -> int:
-        """Return the place from which on a reader is sent what is there."""
+        """Return the place from which on a reader is sent the messages there."""
         return max(after, self.first()) if self.stream else after
 
     def _read_next(self, expected: int, seq: int, filtered: bool) -> None:
@@ -242,7 +245,7 @@ class _ModelQueue:
             raise ModelMismatch("wrong read", more)
 
     def _browse(self, after: int, seq: int) -> None:
-        """The next one that waits; of what is unknown some may have waited before."""
+        """The next waiting message; some unknown messages may have waited before it."""
         if seq < after:
             raise ModelMismatch("wrong read", f"the next one is at {after} or later")
         if seq not in self.ready and not (self.unknown_ready and self.may_be_unknown(seq)):
@@ -267,7 +270,7 @@ def _is_ranked(max_priority: int) -> bool:
 
 
 def _queue_of(number: int, max_priority: int) -> _ModelQueue:
-    """Return an empty one."""
+    """Return an empty queue."""
     return _ModelQueue(
         number, _is_ranked(max_priority), max_priority == _DELAYS,
         stream=max_priority == _STREAM, last_values=max_priority == _LAST_VALUES,
@@ -294,7 +297,7 @@ class Model:
     def move(
         self, op: int, flag: bool, cause: int, number: int, seq: int, of: int, detail: int
     ) -> None:
-        """Execute a move; `ModelMismatch` when it cannot be."""
+        """Execute a move; `ModelMismatch` if it is impossible."""
         self.moved = None
         if op == _PUBLISHED:
             return None if cause == _AGAIN else self._publish(seq, detail)
@@ -341,7 +344,7 @@ class Model:
                 more = f"{queue.count()} were ready, and the next place is {queue.next_seq}"
                 raise ModelMismatch("wrong state", more)
             queue.cold = cause == _PURGE_OF_COLD_START
-            if not queue.cold:  # else RECOVERED, the next move, states what stays
+            if not queue.cold:  # otherwise RECOVERED, the next move, states the kept messages
                 queue.clear()
             if cause == _PURGE_OF_DELETE:
                 del self.queues[number]
@@ -352,9 +355,8 @@ class Model:
             _recover(queue, seq, of, detail)
 
     def go_straight(self, number: int, seq: int, flag: bool, channel: int, content: int) -> bool:
-        """Let a message enter, and a channel have it at once; False: where the moves must tell if
-        it can be.
-        """
+        """Let a message enter and a channel have it at once; False: the separate moves must show
+        whether that is possible."""
         queue = self.queues.get(number)
         if queue is None or queue.next_seq != seq or queue.ranked or queue.cold or queue.count():
             return False
@@ -370,7 +372,8 @@ class Model:
         self.next_message += 1 if number else 0
 
     def misplaced(self, readers: Iterable[ReaderRow]) -> Iterator[tuple[int, str]]:
-        """Yield the queues of readers that the log has elsewhere than their moves lead to."""
+        """Yield the queues of readers whose place in the log differs from the one their moves lead
+        to."""
         for number, channel, name, offset, filtered in readers:
             queue = self.queues.get(number)
             if queue is None or not queue.is_read():
@@ -386,7 +389,7 @@ class Model:
                     yield number, f"reader {name:016x} is to get {at}; the log: {logged}"
 
     def take_readers(self, readers: Iterable[ReaderRow]) -> None:
-        """Forget the readers that have ended: these are all that there are."""
+        """Forget the readers that have ended: the given ones are complete."""
         for queue in self.queues.values():
             queue.readers.clear()
         for number, channel, name, offset, filtered in readers:

@@ -32,7 +32,7 @@ RULES = {
     "group order": Rule("G32", "was delivered before an older one of its group"),
     "group moved": Rule("G34", "went to another one than its group was kept for"),
 }
-# Plain numbers, which are compared sooner than members of an enumeration.
+# Plain numbers, which compare faster than members of an enumeration.
 _PUBLISHED, _DELIVERED, _SETTLED = int(Op.PUBLISHED), int(Op.DELIVERED), int(Op.SETTLED)
 _RETURNED, _DROPPED, _PURGED = int(Op.RETURNED), int(Op.DROPPED), int(Op.PURGED)
 _RECOVERED, _NOTED = int(Op.RECOVERED), int(Op.NOTED)
@@ -60,7 +60,7 @@ def way_of(vhost: str, exchange: str, key: str) -> int:
 
 @dataclass(slots=True)
 class _Noted:
-    """What is noted of a queue."""
+    """The notes about a queue."""
 
     deadlines: dict[int, int] = field(default_factory=dict)  # by place
     limit: int = 0
@@ -68,7 +68,8 @@ class _Noted:
     ready: dict[int, int] = field(default_factory=dict)  # groups, by place
     held: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, list[int]] = field(default_factory=dict)  # heaps of places, by group
-    # By group: the channel, how many it holds, and if the group stays when these are let go.
+    # By group: the channel, how many messages it holds, and whether the group stays when they are
+    # let go.
     holders: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
 
     def wait(self, seq: int, group: int) -> None:
@@ -106,7 +107,7 @@ class _Noted:
             self.wait(seq, group)
 
     def keep_no_more(self) -> None:
-        """Whom groups are kept for may be gone."""
+        """The consumers for which groups are kept may be gone."""
         self.holders = {
             group: (holder, count, False)
             for group, (holder, count, _) in self.holders.items()
@@ -122,7 +123,7 @@ class Reasons:
         self.begin(0)
 
     def begin(self, position: int) -> None:
-        """Forget everything: what was before this position is not known."""
+        """Forget everything: anything before this position is unknown."""
         self._queues: dict[int, _Noted] = {}
         self._ways: dict[int, Counter[int]] = {}  # queues, by ways that lead there
         self._from: dict[int, set[int]] = {}  # ways, by exchanges
@@ -145,7 +146,8 @@ class Reasons:
             self._names[way_of(vhost, "", name)] = number
 
     def commands(self, position: int, kinds: bytes, outcomes: bytes) -> None:
-        """What the commands of a batch end or change, moves or not; before them and after."""
+        """Apply what the commands of a batch end or change, with or without moves; called before
+        and after them."""
         self._opens = Command.CHANNEL_OPEN in kinds
         if self._opens:  # tags begin anew
             self._ahead.clear()
@@ -167,7 +169,7 @@ class Reasons:
         self, position: int, op: int, flag: bool, cause: int, number: int, seq: int, of: int,
         detail: int, model: Model,
     ) -> None:  # fmt: skip
-        """Take a move; `ModelMismatch` where its reason is none."""
+        """Take a move; `ModelMismatch` if its reason does not hold."""
         moved = model.moved
         if position != self._position:
             self._go_on(position)
@@ -224,7 +226,7 @@ class Reasons:
                 noted.deadlines, noted.ready, noted.waiting = {}, {}, {}
 
     def _go_on(self, position: int) -> None:
-        """At each position at least one of the letters that are due goes, of the oldest."""
+        """At each position at least one of the due letters goes, the oldest ones first."""
         passed = position - self._position - self._gone_on
         if self._dead:
             for _ in range(min(passed, len(self._dead))):
@@ -269,7 +271,7 @@ class Reasons:
                 raise ModelMismatch("before its time", f"{more}; it is {here} us")
 
     def _exceed(self, number: int, count: int, of: int) -> None:
-        """So many waited, and one is dropped; `of`: how many are allowed, and one."""
+        """This many waited, and one is dropped; `of`: the allowed number plus one."""
         noted = self._of(number)
         other = noted.limit not in (0, of) and not self._changing
         if not 0 < of <= _BYTES or count < of < _BYTES or other:

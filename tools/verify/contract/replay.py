@@ -22,7 +22,7 @@ from tools.verify.input.tables import ORDINAL_MAX
 
 _PUBLISHED, _ENQUEUED, _DELIVERED = int(Op.PUBLISHED), int(Op.ENQUEUED), int(Op.DELIVERED)
 _WHATS = [(what & 15, what >= FLAG, (what & (FLAG - 1)) >> CAUSE_SHIFT) for what in range(256)]
-"""Kind, flag and cause by what a move is."""
+"""Kind, flag and cause, by the value of a move."""
 
 RULES = {
     "other root": Rule("G14", "a checkpoint has another state root than the state before it"),
@@ -93,7 +93,7 @@ class Replay:
             for number, more in differences:
                 self._report("wrong state", position, ORDINAL_MAX, number, -1, more)
             if not differences:
-                return  # the model, which holds more than these figures, goes on
+                return  # the model, which holds more than these figures, continues
         self._model = Model(next_message)
         self._reasons.begin(position)
         self._position, self._root = position, root
@@ -121,7 +121,7 @@ class Replay:
             except ModelMismatch as mismatch:
                 of_queue = -1 if op == _PUBLISHED else queue  # else it is a number
                 self._report(mismatch.rule, position, ordinal, of_queue, seq, mismatch.more)
-                self._model = None  # what follows would follow from this
+                self._model = None  # further differences would follow from this one
                 break
         self.moves += ordinal + 1
         reasons.commands(first, batch.kinds, batch.outcomes)
@@ -129,5 +129,5 @@ class Replay:
     def _report(
         self, rule: str, position: int, ordinal: int, queue: int, seq: int, more: str
     ) -> None:
-        # A number of the log may be beyond what a column holds.
+        # A number in the log may be beyond the range of a column.
         self.breaches.append(Breach(rule, position, ordinal, queue, seq, more=more))

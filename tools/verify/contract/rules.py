@@ -39,10 +39,10 @@ class Breach(NamedTuple):
 
 
 def broken(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> str:
-    """Return the SELECT of all that breaks one of the rules, a row for each rule that it breaks.
+    """Return the SELECT of all rows that break one of the rules, one row for each broken rule.
 
-    Each table is gone through once, whatever the number of its rules: those that a row breaks are
-    bits of one number.  `since` and `more` are expressions over the columns of these tables.
+    Each table is scanned once, whatever the number of its rules: the rules that a row breaks are
+    bits of one number. `since` and `more` are expressions over the columns of these tables.
     """
     by_table: dict[str, dict[str, Rule]] = {}
     for name, rule in rules.items():
@@ -67,7 +67,8 @@ def broken(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> st
 
 
 def first_of_each(rows: str) -> str:
-    """Return the SELECT of the first breach of each rule in these rows, with how many there are."""
+    """Return the SELECT of the first breach of each rule in these rows, with the number of
+    breaches."""
     return f"""
         SELECT rule, position, ordinal, queue, seq, channel, since, more, n FROM (
             SELECT rule, position, ordinal, queue, seq, channel, since, more,

@@ -59,9 +59,9 @@ SCHEMAS = {
     "counts": "name string, n bigint", "traffic": "number bigint, what bigint, n bigint",
 }  # fmt: skip
 
-# `logged`: the moves of a part, in their order; `stretch`: the first position of the range that the
-# history has from here, -1: none; `gaps`: how many holes in the history are before it; `slice`: of
-# time, in which its batch was ordered.
+# `logged`: the moves of a part, in order; `stretch`: the first position of the range that the
+# history takes from here, -1: none; `gaps`: the number of holes in the history before it; `slice`:
+# the slice of time in which its batch was ordered.
 _OF_MOVES = {
     **causes.CAUSED,
     **arrivals.ARRIVALS,
@@ -110,8 +110,8 @@ class SegmentTask(NamedTuple):
 
     file: str
     following: str  # the next segment of the incarnation, "" = none at hand
-    ranges: list[FileRange]  # for which it is the source of the canonical history
-    whole: bool = False  # as it was read before: it needs not be looked at so closely again
+    ranges: list[FileRange]  # the ranges for which it is the source of the canonical history
+    whole: bool = False  # as read before: it need not be examined as closely again
 
 
 def read_segment(task: SegmentTask, gaps: Sequence[int], slices: Slices) -> Iterator[Tables]:
@@ -122,7 +122,7 @@ def read_segment(task: SegmentTask, gaps: Sequence[int], slices: Slices) -> Iter
 
 
 def records_of(task: SegmentTask) -> Iterator[Record]:
-    """Yield the records of a segment that its parts are made of, and at least these."""
+    """Yield the records of a segment that its parts consist of, and at least these."""
     if not task.whole:
         return records_in(task.file)
     return records_of_kinds(task.file, *_KINDS)
@@ -193,14 +193,13 @@ class Part(NamedTuple):
     tables: dict[str, pa.Table]
 
     def tells(self, position: int) -> bool:
-        """Whether the history has this position from here."""
+        """Whether the history takes this position from here."""
         return any(first <= position <= last for first, last in self.ranges)
 
 
 def columns_of_order(moves: dict[str, Ints]) -> dict[str, Ints]:
     """Return the place of each move, the position of the move before it in its batch, and the place
-    of the last message that was published up to it; -1: none.
-    """
+    of the last message published up to it; -1: none."""
     nth = np.arange(len(moves["op"]))
     makes = (moves["op"] == Op.PUBLISHED) & (moves["seq"] > 0) & (moves["cause"] != AGAIN)
     return {
@@ -211,14 +210,14 @@ def columns_of_order(moves: dict[str, Ints]) -> dict[str, Ints]:
 
 
 class SegmentParts:
-    """The parts of a segment, and what sessions submitted in it."""
+    """The parts of a segment, and the submissions of sessions in it."""
 
     def __init__(
         self, ranges: Iterable[FileRange], gaps: Sequence[int] = (), slices: Slices = ALL_TIME
     ) -> None:
         self.submissions: list[tuple[int, int, int, str, int]] = []
         self.names: dict[int, str] = {}  # of queues, by number
-        self.within = 0  # moves of messages that the history has from here
+        self.within = 0  # moves of messages that the history takes from here
         self._named: dict[int, tuple[bool, int]] = {}  # durable, highest priority
         self._cursor = RangeCursor(ranges)
         self._gaps = np.array(gaps, np.int64)
@@ -291,7 +290,7 @@ class SegmentParts:
         return Part(batches, self._cursor.ranges, tables)
 
     def _of_queues(self, moves: dict[str, Ints]) -> dict[str, pa.Array]:
-        """Return what the log says of the queue of each move; nothing where it has no name."""
+        """Return the log's facts about the queue of each move; nothing if it has no name."""
         numbers = np.array([-1, *sorted(self._named)], np.int64)
         at = np.searchsorted(numbers, moves["queue"], side="right") - 1
         nameless = (numbers[at] != moves["queue"]) | (moves["op"] == Op.PUBLISHED)

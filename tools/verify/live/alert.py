@@ -29,9 +29,9 @@ def alert(
     receivers: list[Receiver],
     metrics: FollowMetrics,
 ) -> bool:
-    """Follow until SIGINT or SIGTERM; return whether all that was verified is consistent.
+    """Follow until SIGINT or SIGTERM; return whether everything verified is consistent.
 
-    `saved`: the verified point to begin from, if any.  Raises `BadInput` also when nothing was
+    `saved`: the verified point to begin from, if any. Raises `BadInput` also when nothing was
     verified.
     """
     if saved:
@@ -100,14 +100,14 @@ def final_line(result: FollowResult, consistent: bool, as_json: bool) -> str:
 
 
 def _show_status(result: FollowResult) -> None:
-    """Redraw the line at the bottom of a terminal; not in a file."""
+    """Redraw the line at the bottom of a terminal; never in a file."""
     if sys.stderr.isatty():
         click.echo(f"{ERASE}{status(result)}", err=True, nl=False)
 
 
 @contextmanager
 def stop_signals() -> Iterator[Event]:
-    """Yield an event that Ctrl-C and SIGTERM set: a look is not broken off."""
+    """Yield an event that Ctrl-C and SIGTERM set: a look is never interrupted."""
     stop = Event()
     both = signal.SIGINT, signal.SIGTERM
     kept = {one: signal.signal(one, lambda *_: stop.set()) for one in both}

@@ -15,7 +15,7 @@ from tools.verify.input.offsets import Offsets
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, ends_of, in_json
 
 VIEWS_KEPT = 128
-"""Views that are held at least; twice as many at most."""
+"""The least number of views held; at most twice as many are."""
 
 
 class Horizon(NamedTuple):
@@ -26,7 +26,8 @@ class Horizon(NamedTuple):
 
 
 def horizon_of(rows: Iterable[Row], known: Horizon | None) -> Horizon | None:
-    """Return up to where records of views may go; `known`: up to where they have gone."""
+    """Return the point before which records of views may go; `known`: the point before which they
+    are gone."""
     views, active = set(), []
     for row in rows:
         if _is_view(row):
@@ -71,7 +72,7 @@ def first_held_epoch(segments: Iterable[Row], horizon: Horizon, position: int) -
 
 
 def last_epoch(segment: Row) -> int:
-    """Return the last epoch of which an incarnation applied or confirmed anything; 0: none."""
+    """Return the last epoch in which an incarnation applied or confirmed anything; 0: none."""
     return max(ends_of(segment).epochs, default=0)
 
 
@@ -82,9 +83,8 @@ def without_epochs_before(row: Row, epoch: int) -> Row:
 
 
 def forget(logs: Offsets, epoch: int, gone: Mapping[str, int]) -> None:
-    """Leave of earlier epochs the same where logs are read on, and of incarnations that are gone,
-    by member, nothing.
-    """
+    """Reduce earlier epochs as below where logs are read on, and drop everything of incarnations
+    that are gone, by member."""
     for log in logs.values():
         if log.parser is not None:
             member, incarnation = log.parser.incarnation
@@ -94,9 +94,8 @@ def forget(logs: Offsets, epoch: int, gone: Mapping[str, int]) -> None:
 
 
 def forget_epochs(ends: SegmentEnds, epoch: int) -> bool:
-    """Leave of earlier epochs only how far they came, not where they began; return whether there
-    was anything more.
-    """
+    """Keep of earlier epochs only how far they came, not where they began; return whether there was
+    anything more."""
     gone = {of: sums for of, sums in ends.epochs.items() if of < epoch}
     if len(gone) <= 1 and all(sums.first < 0 for sums in gone.values()):
         return False

@@ -57,9 +57,8 @@ def save(path: Path, rows: list[Row]) -> tuple[int, int]:
 
 
 def unread(segments: list[Path], saved: list[Row]) -> tuple[list[Path], list[Row]]:
-    """Return the segments that the saved rows are not of, and these rows with the present paths of
-    theirs, where these are at hand; `BadInput` when one was changed.
-    """
+    """Return the segments that the saved rows do not cover, and these rows with the present paths
+    of their segments, if available; `BadInput` when one was changed."""
     known = {_written_by(row): row for row in saved if row.kind == SEGMENT}
     left: list[Path] = []
     present: dict[tuple[str, int, int], str] = {}
@@ -77,7 +76,7 @@ def unread(segments: list[Path], saved: list[Row]) -> tuple[list[Path], list[Row
 
 
 def _ends(path: Path) -> Ends | None:
-    """Return the ends of a segment; None for one that is damaged, which the check reports."""
+    """Return the ends of a segment; None for a damaged one, which the check reports."""
     try:
         return segment_files.ends_of(path)
     except OSError as error:
@@ -95,7 +94,7 @@ def _identity(header: Header) -> tuple[str, int, int]:
 
 
 def _named(kept: list[Row]) -> list[list[object]]:
-    """Return how the member's own retention names these segments."""
+    """Return these segments' names in the member's own retention."""
     return [[row.member, row.incarnation, row.segment, ends_of(row).link] for row in kept]
 
 

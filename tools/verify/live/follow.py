@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 1.0  # between the beginnings of two looks, when there is something new
 STOP_SECONDS = 0.1  # in which a stop is noticed between two looks
-QUIET_LOOKS = 3  # without anything new, until what waits for more is told
+QUIET_LOOKS = 3  # looks without anything new, until findings that wait are reported
 COMPARED = (RecordKind.BATCH, *total_order.ANCHORS)
 
 
 @dataclass(slots=True)
 class FollowResult:
-    """What one look found."""
+    """The result of one look."""
 
     progress: LogProgress
     findings: list[Finding] = field(default_factory=list)
@@ -58,7 +58,7 @@ class FollowResult:
 
 
 class Follower:
-    """Reads what is new in live logs, and checks it together with what is held."""
+    """Reads new parts of live logs, and checks them together with the rows held."""
 
     def __init__(self, places: list[Path], saved: list[Row]) -> None:
         self._logs = LiveLogs(places, saved)
@@ -70,7 +70,7 @@ class Follower:
         self._quiet = 0  # looks without anything new
 
     def look(self) -> Iterator[FollowResult]:
-        """Yield what is found in what was written since the last look; nothing if there is none."""
+        """Yield the findings in records written since the last look; nothing if there are none."""
         import pyarrow
 
         from tools.verify.input.source import to_arrow
@@ -89,7 +89,7 @@ class Follower:
         self._quiet += 1
         if self._quiet != QUIET_LOOKS or self._last is None:
             return
-        # Nothing more was written: what waits for a second check can have it.
+        # Nothing more was written: findings that wait for a second check can have it.
         if found := self._cluster.check():
             yield replace(self._last, findings=found)
 
@@ -128,8 +128,8 @@ def follow(
 ) -> Iterator[FollowResult]:
     """Yield a result whenever there was something new, until `stopped`.
 
-    `saved` are the rows of a saved checkpoint, whose segments are left out.  Raises `BadInput` for
-    what is no log, or of several clusters.
+    `saved` are the rows of a saved checkpoint, whose segments are left out. Raises `BadInput` for
+    files that are not logs, or of several clusters.
     """
     for place in places:
         if not place.is_dir():

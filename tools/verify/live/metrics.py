@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 
 
 class FollowMetrics:
-    """Collector of the figures: taken by the thread of the check, collected by those of scrapes."""
+    """Collector of the figures: the check's thread sets them, those of scrapes collect them."""
 
     def __init__(self, receivers: Sequence[Receiver]) -> None:
         self._receivers = receivers
@@ -82,7 +82,7 @@ def _labelled(kind: str, name: str, text: str, label: str, values: Mapping[str, 
 def serving(where: str | None, metrics: FollowMetrics) -> Iterator[int | None]:
     """Serve the metrics at [HOST:]PORT while the block runs; yield the port.
 
-    Raises `BadInput` where that cannot be.
+    Raises `BadInput` if that is impossible.
     """
     if where is None:
         yield None
@@ -108,7 +108,7 @@ def serving(where: str | None, metrics: FollowMetrics) -> Iterator[int | None]:
 
 
 def _address(where: str) -> tuple[str, int]:
-    """Return host and port of [HOST:]PORT; without a host only this machine can ask."""
+    """Parse host and port of [HOST:]PORT; without a host only this machine can ask."""
     try:
         parts = urlsplit(f"//{where}" if ":" in where else f"//{HOST}:{where}")
         host, port = parts.hostname, parts.port

@@ -27,16 +27,16 @@ from tools.verify.findings import PROPERTIES, BadInput, Finding, shown
 WAITING_MAX = 1000  # alerts of one receiver
 WAITS_S = (1.0, 5.0, 15.0, 30.0)  # between tries: one more try than waits
 TRY_S = 15.0
-END_S = 20.0  # at the end of the command, for what is still to be told
+END_S = 20.0  # at the end of the command, for the remaining alerts
 LOOK_S = 0.2
 _OF_SHELLS = frozenset(("|", "||", "&&", ";", ">", ">>", "<", "2>&1", "&"))
-_SAID_BYTES = 1000  # of what a command that failed wrote last
+_SAID_BYTES = 1000  # of the last output of a failed command
 
 Deliver = Callable[[bytes], None]
 
 
 class NotDelivered(Exception):
-    """A receiver did not take an alert."""
+    """A receiver did not accept an alert."""
 
 
 def as_document(finding: Finding) -> dict[str, object]:
@@ -68,7 +68,7 @@ class Receiver:
             self._lose(f"{self._queue.maxsize} alerts wait already")
 
     def close(self, seconds: float) -> None:
-        """Go on with what still waits, without pauses between tries, for a limited time."""
+        """Continue with the waiting alerts, without pauses between tries, for a limited time."""
         self._ending.set()
         self._thread.join(seconds)
         if left := self._queue.unfinished_tasks:
@@ -105,7 +105,7 @@ class Receiver:
 
 
 def tell(receivers: Iterable[Receiver], finding: Finding) -> None:
-    """Tell all of a finding; never blocks."""
+    """Tell all receivers of a finding; never blocks."""
     document = json.dumps(as_document(finding)).encode()
     for one in receivers:
         one.tell(document)
@@ -113,9 +113,9 @@ def tell(receivers: Iterable[Receiver], finding: Finding) -> None:
 
 @contextmanager
 def receiving(command: str | None, url: str | None) -> Iterator[list[Receiver]]:
-    """Yield the receivers that the options name; at the end tell them what still waits.
+    """Yield the receivers that the options name; at the end send them the waiting alerts.
 
-    Raises `BadInput` for a command or URL that can be none.
+    Raises `BadInput` for an impossible command or URL.
     """
     found: dict[str, Deliver] = {}
     if command is not None:
@@ -132,7 +132,8 @@ def receiving(command: str | None, url: str | None) -> Iterator[list[Receiver]]:
 
 
 def to_command(command: str) -> Deliver:
-    """Return what runs a command for each alert, with the JSON document at its standard input."""
+    """Return a function that runs a command for each alert, with the JSON document as standard
+    input."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -146,7 +147,7 @@ def to_command(command: str) -> Deliver:
         )
 
     def deliver(document: bytes) -> None:
-        # No pipes: what the command leaves in the background would hold them open.
+        # No pipes: processes that the command leaves in the background would hold them open.
         try:
             with TemporaryFile() as errors:
                 done = subprocess.run(
@@ -164,7 +165,8 @@ def to_command(command: str) -> Deliver:
 
 
 def to_webhook(url: str, try_s: float = TRY_S) -> Deliver:
-    """Return what sends a JSON document to a URL with POST; each try ends within `try_s`."""
+    """Return a function that sends a JSON document to a URL with POST; each try ends within
+    `try_s`."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

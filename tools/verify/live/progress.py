@@ -24,11 +24,11 @@ from tools.verify.input.rows import SEGMENT, Row, ends_of
 from tools.verify.live import bygone
 
 KEPT = 4096
-"""Verified positions that are still held: votes and late members refer to them again."""
+"""Verified positions that are still held, because votes and late members refer to them again."""
 
 
 QUIET_TAKES = 8
-"""Looks without an incarnation after which no more of it comes: each has what is unread."""
+"""Looks without an incarnation after which no more of it comes: each one has everything unread."""
 
 
 class MemberLag(NamedTuple):
@@ -66,7 +66,7 @@ class ClusterProgress:
         self._ends: dict[IncarnationId, Row] = {}  # of each incarnation the last of these
         self._rows: list[Row] = []  # of views, and faults
         self._primary: Row | None = None  # the ACTIVE of the newest
-        self._horizon: bygone.Horizon | None = None  # what is behind it is not held
+        self._horizon: bygone.Horizon | None = None  # older parts are not held
         self._takes = 0
         self._heard: dict[IncarnationId, int] = {}  # the last take that had something of it
         self._reported: set[tuple[str, ...]] = set()
@@ -116,7 +116,7 @@ class ClusterProgress:
         """Return the new findings about incarnations, views and primaries.
 
         The logs of members are not read at one instant, so what one of them seems to lack may just
-        not have been read: it is reported when the next call still finds it.
+        not have been read yet: it is reported when the next call still finds it.
         """
         control = check_control_rows([*self._segments.values(), *self._rows], live=True)
         self.begin_inactive, self.cutoffs = control.begin_inactive, control.cutoffs
@@ -131,8 +131,8 @@ class ClusterProgress:
     def new_differences(self, findings: Iterable[Finding]) -> list[Finding]:
         """Return the new differences between members.
 
-        The first of each incarnation and promise, as all that follows differs too; another one only
-        after a look without any.
+        Only the first of each incarnation and promise, because everything after it differs too;
+        another one only after a look without any.
         """
         now: dict[tuple[str, ...], Finding] = {}
         for found in findings:
@@ -185,9 +185,9 @@ class ClusterProgress:
         return True
 
     def _is_due(self, found: Finding) -> bool:
-        """Whether a finding can be reported: for G2 when its position was reached.
+        """Whether a finding can be reported: for G2 once its position was reached.
 
-        Before that, a SNAPSHOT that replaced the state may just not have been read.
+        Before that, a SNAPSHOT that replaced the state may just not have been read yet.
         """
         if found.property != "G2":
             return True
@@ -205,7 +205,7 @@ class ClusterProgress:
         return min(reached, default=-1)
 
     def _release(self, horizon: bygone.Horizon, position: int) -> None:
-        """Release what is behind the horizon, and decided nothing beyond this position."""
+        """Release everything behind the horizon that decided nothing beyond this position."""
         newest = {key[0]: key for key in sorted(self._ends)}.values()
         self.first_epoch = bygone.first_held_epoch(self._segments.values(), horizon, position)
         for key, row in self._ends.items():
@@ -238,6 +238,6 @@ def _epoch(row: Row | None) -> int:
 
 
 def _key(found: Finding) -> tuple[str, ...]:
-    """A fault of a log has the position that its log has reached, which goes on."""
+    """A fault of a log has the position that the log, which continues, has reached."""
     where = "" if found.property == "LOG" else str(found.position)
     return found.property, found.member, str(found.incarnation), where, found.what

@@ -69,7 +69,7 @@ def _verdict(report: Report) -> Iterator[str]:
 
 
 def _promises(report: Report) -> str:
-    """Return each promise with what it was examined on."""
+    """Return each promise with the amount examined for it."""
     broken = Counter(one.property for one in report.findings)
     holes: dict[str, list[str]] = {}
     for one in report.unseen:

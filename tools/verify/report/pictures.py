@@ -33,7 +33,7 @@ NAME_MAX = 40  # characters of a member's name
 BAND_MIN = 14.0  # pixels of a band of epochs; those that are shorter share one
 LETTER = 7.5  # pixels, about
 MARKS_MAX = 50
-LINES = 9  # colours of lines in the style; what comes after them is dashed
+LINES = 9  # colours of lines in the style; further lines are dashed
 TICKS_MAX = 7
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _STEPS_S = (
@@ -53,7 +53,7 @@ Runs = list[list[tuple[int, int]]]
 
 
 class Band(NamedTuple):
-    """A time in one epoch, or in several that are too short to be drawn apart."""
+    """A time in one epoch, or in several that are too short to draw separately."""
 
     begin_us: int
     end_us: int
@@ -173,10 +173,10 @@ def _box(x: float, y: int, width: float, height: int, look: str, title: str) -> 
 
 
 def epoch_bands(timeline: Timeline) -> list[Band]:
-    """Return the epochs as bands of time, neighbours that are too narrow to be told apart as one.
+    """Return the epochs as bands of time; neighbours too narrow to be distinguished are one band.
 
-    An epoch ends where the next one begins at the latest; a time without a primary that can be seen
-    stays a gap.
+    An epoch ends where the next one begins at the latest; a time without a visible primary stays a
+    gap.
     """
     times: dict[int, tuple[int, int]] = {}
     for one in timeline.incarnations:
@@ -193,7 +193,7 @@ def epoch_bands(timeline: Timeline) -> list[Band]:
 
 
 def _joined(bands: Iterable[Band], least_us: float) -> list[Band]:
-    """Return bands, in order, of which those narrower than this are one with their neighbours."""
+    """Return bands, in order; those narrower than this are merged with their neighbours."""
     drawn: list[Band] = []
     for band in bands:
         last = drawn[-1] if drawn else band
@@ -289,7 +289,9 @@ def _bars(frame: _Frame, spans: list[Span], y: int, look: str, member: str) -> I
 
 
 def _away(timeline: Timeline, incarnations: list[IncarnationTimeline]) -> str:
-    """Return how much of the time a member was in no primary, "" for less than one in thousand."""
+    """Return how much of the time a member was in no primary; "" for less than one in a
+    thousand.
+    """
     inside = sum(span.end_us - span.begin_us for one in incarnations for span in one.spans)
     share = 100 * (1 - inside / max(timeline.end_us - timeline.begin_us, 1))
     if share < 0.1:
@@ -316,9 +318,9 @@ def _event_marks(frame: _Frame, incarnations: list[IncarnationTimeline], y: int)
 def lag_runs(timeline: Timeline) -> dict[str, Runs]:
     """Return, by member, how far it was behind the furthest at the end of each slice of time.
 
-    There is a point only where the member is in a primary then: what it misses while it is away is
-    no lag, and what was applied in the rest of a slice after it left is none either.  Without a
-    batch of its own in a slice it stays where it was; an activation says where it begins.
+    There is a point only if the member is in a primary then. Positions missed while it is away are
+    no lag, and neither are those applied in the rest of a slice after it left. Without its own
+    batch in a slice it stays where it was; an activation says where it begins.
     """
     reached: dict[tuple[str, int], int] = {}
     furthest: dict[int, int] = {}

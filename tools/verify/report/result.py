@@ -29,12 +29,12 @@ class Counts:
 
 @dataclass(slots=True)
 class Report:
-    """Verdict of a check with its evidence."""
+    """The verdict of a check with its evidence."""
 
     counts: Counts = field(default_factory=Counts)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    timeline: Timeline | None = None  # for pictures, where they were asked for
+    timeline: Timeline | None = None  # for pictures, if they were requested
     clients: ClientReport | None = None  # None: no client kept a history
     checks: list[Coverage] = field(default_factory=list)  # how much each check examined
 
@@ -45,7 +45,7 @@ class Report:
 
     @property
     def held(self) -> dict[str, str]:
-        """Return what each promise was examined on; a promise that no check saw is not there.
+        """Return the amount examined for each promise; a promise that no check saw is missing.
 
         Of several checks of a promise the first one that saw something counts.
         """
@@ -57,11 +57,13 @@ class Report:
 
     @property
     def unseen(self) -> list[Coverage]:
-        """Return the checks that saw nothing of what there was."""
+        """Return the checks that saw none of the existing items."""
         return [one for one in self.checks if one.due and not one.rows]
 
     def verdict(self) -> Iterator[str]:
-        """Yield, where no promise was broken, which of them were seen to hold, and on what."""
+        """Yield, if no promise was broken, which of them were seen to hold, and in how many
+        items.
+        """
         held = {promise: on for promise, on in self.held.items() if promise != "LOG"}
         how = "consistent as far as looked" if self.unseen else "consistent"
         yield f"{how}: {', '.join(held)} hold in these logs"

@@ -28,7 +28,7 @@ class Span(NamedTuple):
     begin_us: int
     end_us: int
     epoch: int
-    position: int = 0  # that the activation follows, or of the state received before it
+    position: int = 0  # the position before the activation, or of a state received earlier
 
 
 class Event(NamedTuple):
@@ -93,7 +93,7 @@ class MoveCount(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """Timeline of all members.  Slices are of equal length; a missing one had no batch."""
+    """Timeline of all members. Slices are of equal length; a missing one had no batch."""
 
     begin_us: int
     end_us: int
@@ -115,7 +115,7 @@ class Timeline:
         self.move_counts = [MoveCount(*one) for one in counted]
 
     def time_of(self, position: int) -> int | None:
-        """Return about when a position was first applied."""
+        """Return approximately when a position was first applied."""
         reached = [s.number for s in self.slices if s.position >= position]
         return self.begin_us + min(reached) * self.slice_us if reached else None
 

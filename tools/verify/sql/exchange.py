@@ -33,12 +33,12 @@ Key: TypeAlias = tuple[str, ...] | None  # columns of integers; (): one bin has 
 T = TypeVar("T")
 
 ROWS_IN_BIN = 1 << 20
-BINS_HERE = 2  # of so many the driver does all in less time than Spark moves them
+BINS_HERE = 2  # the driver handles this many in less time than Spark moves them
 PIECES = "bin int, name string, packed binary"
 
 
 class Step(NamedTuple):
-    """One step: which tables it takes, by which keys, and what it makes of the rows of one bin."""
+    """One step: the tables it takes, their keys, and its function of the rows of one bin."""
 
     keys: Mapping[str, Key]
     statements: Statements
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Exchange:
-    """Steps one after the other; tables that a step does not take pass it by."""
+    """Steps one after the other; tables that a step does not take bypass it."""
 
     def __init__(self, schemas: Mapping[str, str], steps: Sequence[Step], bins: int) -> None:
         self.schemas = {name: arrow_schema(ddl) for name, ddl in schemas.items()}
@@ -55,7 +55,9 @@ class Exchange:
         self.bins = bins
 
     def scatter(self, tables: Tables, step: int) -> Iterator[Piece]:
-        """Yield the rows of tables for the bins of this step; after the last one all to bin 0."""
+        """Yield the rows of tables for the bins of this step; after the last step all go to
+        bin 0.
+        """
         for name, table in tables.items():
             taken = [one.keys[name] for one in self.steps[step:] if name in one.keys]
             if not len(table) or not (taken or step == len(self.steps)):
@@ -73,7 +75,7 @@ class Exchange:
                     yield int(hashed[rows[0]]), name, table.take(pa.array(rows))
 
     def take(self, step: int, pieces: Iterable[tuple[str, pa.Table]]) -> Tables:
-        """Return what a step makes of the pieces of one bin, and what passes it by."""
+        """Return a step's results for the pieces of one bin, and the tables that bypass it."""
         tables = dict(self.gather(pieces))
         of_step = {
             name: tables.pop(name) if name in tables else self.schemas[name].empty_table()
@@ -81,7 +83,7 @@ class Exchange:
         }
         _, statements, makes, given = self.steps[step]
         for name, table in answer(statements, {**given, **of_step}, makes).items():
-            # What passes by may be of the same table.
+            # Pieces of the same table may bypass the step.
             passing = [tables[name]] if name in tables else []
             tables[name] = pa.concat_tables([*passing, self._shaped(name, table)])
         return tables
@@ -91,14 +93,14 @@ class Exchange:
         return table.select(schema.names).cast(schema)
 
     def gather(self, pieces: Iterable[tuple[str, pa.Table]]) -> Tables:
-        """Return the tables that these pieces are of."""
+        """Return the tables to which these pieces belong."""
         parts: dict[str, list[pa.Table]] = defaultdict(list)
         for name, table in pieces:
             parts[name].append(table)
         return {name: pa.concat_tables(some).combine_chunks() for name, some in parts.items()}
 
     def results(self, pieces: Iterable[tuple[str, pa.Table]]) -> Tables:
-        """Return what the last step made, given the pieces of all bins."""
+        """Return the results of the last step, given the pieces of all bins."""
         tables = self.gather(pieces)
         return {
             name: tables[name] if name in tables else self.schemas[name].empty_table()
@@ -108,7 +110,7 @@ class Exchange:
     def run(
         self, spark: SparkSession | None, tasks: Sequence[T], read: Callable[[T], Iterable[Tables]]
     ) -> Tables:
-        """Run all steps over what `read` makes of each task: in one job of Spark, or here."""
+        """Run all steps over the results of `read` for each task: in one job of Spark, or here."""
         if spark is None or self.bins <= BINS_HERE:
             return self.run_here(tables for task in tasks for tables in read(task))
         frame = in_tasks(spark, tasks, by_pins(partial(_read, exchange=self, read=read)), PIECES)
@@ -123,7 +125,7 @@ class Exchange:
         pieces = [piece for tables in given for piece in self.scatter(tables, 0)]
         for step in range(len(self.steps)):
             of_bins: dict[int, list[tuple[str, pa.Table]]] = defaultdict(list)
-            while pieces:  # what is taken is let go: little more than one step's input is held
+            while pieces:  # consumed data is released: little more than one step's input is held
                 bin_, *piece = pieces.pop()
                 of_bins[bin_].append(tuple(piece))
             for bin_ in sorted(of_bins):

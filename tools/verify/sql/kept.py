@@ -23,11 +23,11 @@ class Kept(Protocol):
     """Rows that are kept."""
 
     def ask(self, select: str, **given: pa.Table) -> pa.Table:
-        """Return the rows that a SELECT makes of `kept` and of the tables given."""
+        """Return the rows of a SELECT over `kept` and the given tables."""
 
 
 class Here(NamedTuple):
-    """Rows in this process: no question needs Java, a plan or a shuffle of Spark."""
+    """Rows in this process: no question needs Java, or a plan or shuffle of Spark."""
 
     rows: pa.Table
 
@@ -51,7 +51,7 @@ class InSpark(NamedTuple):
 
 
 def read_kept(spark: SparkSession | None, table: str, segments: list[Path]) -> Kept:
-    """Return a table of segments for one question: read here where there is no Spark."""
+    """Return a table of segments for one question: read here if there is no Spark."""
     from tools.verify.input.source import read_here, read_table
 
     if spark is None:
@@ -61,7 +61,7 @@ def read_kept(spark: SparkSession | None, table: str, segments: list[Path]) -> K
 
 @contextmanager
 def computed_once(kept: Kept, *, little: bool) -> Iterator[Kept]:
-    """Yield rows for several questions: here where they are few, else kept by Spark."""
+    """Yield rows for several questions: here if they are few, otherwise kept by Spark."""
     if isinstance(kept, Here):
         yield kept
         return
@@ -80,7 +80,7 @@ def computed_once(kept: Kept, *, little: bool) -> Iterator[Kept]:
 
 
 def _taken(frame: DataFrame) -> pa.Table | None:
-    """Return all rows of a frame; None where they are too many to be here.
+    """Return all rows of a frame; None if there are too many to hold here.
 
     Few bytes of logs can be many rows: each segment names all queues, which compresses well.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"\w+")
 Statements: TypeAlias = Mapping[str, str]
-"""Tables by name, each as the SELECT that makes it of those before it, and of what is given."""
+"""Tables by name, each defined by a SELECT over earlier ones, and over the given ones."""
 
 
 def answer(
@@ -26,8 +26,8 @@ def answer(
 ) -> dict[str, pa.Table]:
     """Return the wanted tables that the statements make of the given ones.
 
-    What one statement alone names, and once, is a view: it is answered as a part of that one, and
-    of it no column that is not needed there.
+    A table used only once, by a single statement, is a view: it is answered as part of that
+    statement, without columns that are not needed there.
     """
     made: dict[str, pa.Table] = dict.fromkeys(wanted)
     named = Counter(word for select in statements.values() for word in _WORD.findall(select))
