@@ -3,12 +3,13 @@
 The management protocol, both sides (the broker's is `broker/frontend/management.py`):
 
 - A client connects to the broker's ordinary client port and sends the 8 bytes `QPIDMGT1`, then
-  requests.  Each request and each answer is one JSON object on one line, UTF-8, ended by a newline;
-  answers come in the order of the requests.  Lines above 1 MiB, or not an object: an answer with
-  code `bad-request`, then the connection is closed.
-- Every request carries `op`, `user`, `password` (defaults `guest`, `guest`).  Unknown fields are
-  ignored, by both sides.
-- Every answer carries `ok`.  When it is false: `code` (below) and `error`, one sentence for people.
+  requests. Each request and each answer is one JSON object on one line, UTF-8, ended by a newline;
+  answers come in the order of the requests. A request line above 64 KiB, or one that is not an
+  object, gets an answer with code `bad-request`; then the connection is closed.
+- Every request has `op`, `user` and `password` (defaults `guest`, `guest`). Both sides ignore
+  unknown fields.
+- Every answer has `ok`. If it is false the answer has `code` (below) and `error`, one sentence for
+  people.
 
 | op | request fields | answer fields when ok |
 | --- | --- | --- |
@@ -19,48 +20,50 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | | | `disk_lag_bytes` and `disk_lag_ms` of this member |
 | | | `drained`: [id] of members that take no clients |
 | | | `views`: [{`at_ms`, `ring`, `epoch`, `primary`, `members`, `left`, `reason`}] that it |
-| | | saw; `left`: who is out, and had taken its leave |
+| | | saw; `left`: members no longer in it that left in order |
 | `connections` | | `connections`: [{`member`, `address`, `user`, `vhost`, `channels`}] of all |
-| | | members; of its own clients the asked member also says `connected_s`, `product`, ... |
+| | | members; for its own clients the asked member adds `connected_s`, `product`, ... |
 | `disconnect` | `address` of a client; | `members`: [id] where it is; its connection is closed |
 | | `id` of its member, or none | |
-| `drain` | `id`, `on`, `force` | `id`, `on`; that member sends its clients away and lets none |
-| | | in, or takes clients again (`on` false) |
+| `drain` | `id`, `on`, `force` | `id`, `on`; that member disconnects its clients and refuses |
+| | | new ones, or accepts clients again (`on` false) |
+| `promote` | | `ha` as in `status`; the asked member is to become the active one |
+| `passive` | | `ha` as in `status`; the other one of a pair is to become the active one |
 | `stop` | `id` of a member | `id`; that member leaves cleanly, its store stays DIRTY |
 | `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
 | `upgrade` | `force`: also while a voter is away | `machine_version` that will be in force |
 | `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
-| `counters` | | `counters`: {name: whole number} of this member only |
-| `groups` | | what `cpgtool --json` prints: `vsync.admin.views.groups_reply` |
-| `quorum` | | what `quorumtool --json` prints: `vsync.admin.views.quorum_reply` |
-| `replicate` | `queue`, `vhost`, `value` | `queue`; it follows one elsewhere, or (none) no more |
+| `replicate` | `queue`, `vhost`, `value` | `queue`; it follows one elsewhere; no `value`: no more |
 | `replicas` | | `replicas`: [{`queue`, `vhost`, `src_uri`, `state`, `node`, ...}] |
+| `counters` | | `counters`: {name: whole number} of this member only |
+| `groups` | | the output of `cpgtool --json`: `vsync.admin.views.groups_reply` |
+| `quorum` | | the output of `quorumtool --json`: `vsync.admin.views.quorum_reply` |
 | `trace` | `on`: true, false, or none | `trace`: {`on`, `file`, `trouble`} of the ring's trace |
 
 Programs that use the ring as a library (`vsync.api.cluster`) answer the last four, without a login.
-`disconnect` and `drain` may be lost on their way to another member: ask until the answers to
-`connections` and `status` show that they were carried out.
+`disconnect` and `drain` may be lost on their way to another member: repeat them until the answers
+to `connections` and `status` show that they were carried out.
 
 `status` is one of ACTIVE (serving in a primary view), JOINING (receiving state or catching up),
 INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --cluster-size not yet
-reached).  A member's `state` is one of ACTIVE, JOINING, DOWN (a voter that is not here); of itself
-the asked member says more, `member_state`: docs/operations/watching.md has the words.  `size`
-counts the members that are not DOWN.  `id` is the member's name and is what `-s` takes; `position`
-is the last command position that the answering member knows to be durable there; of one that
-joins `received_percent` is the part of the state that it has received, where that is known.
+reached). A member's `state` is one of ACTIVE, JOINING, DOWN (an absent voter); about itself the
+asked member says more in `member_state`, whose values docs/operations/watching.md explains. `size`
+counts the members that are not DOWN. `id` is the member's name, the argument of `-s`. `position` is
+the last command position that the answering member knows to be durable there. For a joining member
+`received_percent` is the received part of the state, if known.
 
-An answer to `stop` and `shutdown` means: ordered, and about to happen.  A connection that breaks
-before the answer means the same, because the asked broker may be the one that stops.  A
-broker that is not ACTIVE only answers questions, it changes nothing (`not-active`), but its trace.
+An answer to `stop` and `shutdown` means: ordered, and about to happen. A connection that breaks
+before the answer means the same, because the asked broker may be the one that stops. A broker that
+is not ACTIVE answers questions but changes nothing (`not-active`), except its trace.
 
 A change of the voters: `action` is one of add (`id`), remove (`id`), replace (`id` by `by`), votes
-(`id` gets `votes`), expected (`votes`; 0: all).  It is in force when `status` shows the same
-`voter_set` as the answer; the terms are explained in `vsync/quorum/voter_set.py`.  `status` also
-has `quorum` {`expected_votes`, `total_votes`, `quorum`, `quorate`}, and of each member `votes`,
+(`id` gets `votes`), expected (`votes`; 0: all). It is in force when `status` shows the same
+`voter_set` as the answer; `vsync/quorum/voter_set.py` explains the terms. `status` also has
+`quorum` {`expected_votes`, `total_votes`, `quorum`, `quorate`}, and for each member `votes` and
 `arbitrator`.
 
-Codes: `refused` (a change that must not be), `bad-request`,
-`unknown-op`, `access-refused`, `no-such-member`, `not-active`, `internal`.
+Codes: `refused` (a forbidden change), `bad-request`, `unknown-op`, `access-refused`,
+`no-such-member`, `not-active`, `internal`.
 """
 
 from __future__ import annotations
