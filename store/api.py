@@ -121,9 +121,7 @@ class Store(Protocol):
         """Return the first position that the log holds; one past the end when it holds none."""
 
     def bytes_to_start(self) -> tuple[int, int]:
-        """Return the size of the checkpoint, and of the log behind it that a start executes
-        again.
-        """
+        """Return the size of the checkpoint, and of the log that a start executes again."""
 
     def pin(self) -> SavedCheckpoint | None:
         """Keep the current checkpoint, and the log behind it, until `unpin` was called as often."""

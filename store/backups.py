@@ -115,11 +115,10 @@ def copy_store(source: Path, target: Path) -> Meta:
 
 
 def _take_along(copy: Path, waiting: bytes) -> None:
-    """Bring the journal's content, read before the copy was made, into the copy, which has no
-    journal.
+    """Bring the journal's content, read before the copy was made, into the copy.
 
-    The journal may have been rewritten from its beginning while it was read; then LMDB had all of
-    it. `inspect` has already checked whether the journal was damaged.
+    The copy has no journal. The journal may have been rewritten from its beginning while it was
+    read; then LMDB had all of it. `inspect` has already checked whether it was damaged.
     """
     size = (copy / DATA_NAME).stat().st_size + MAP_BYTES_FIRST
     with lmdb.open(str(copy), map_size=size, max_dbs=0) as env, env.begin(write=True) as txn:

@@ -37,8 +37,7 @@ class CommitThread(CommitQueue):
         self._thread.join()
 
     async def drain(self, patience_s: float | None = None) -> None:
-        """Close without blocking the loop, and without another thread, for which there may be no
-        memory.
+        """Close without blocking the loop, and without another thread, which may find no memory.
 
         Raises `StoreStuck` after `patience_s`: the thread is blocked in the disk, and the store
         must not be used any more, not even closed.

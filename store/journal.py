@@ -99,8 +99,7 @@ class Journal:
         return True
 
     def _create(self) -> None:
-        """Create the file with its blocks written once before they count, so that no append
-        allocates.
+        """Create the file with all blocks written before they count, so that no append allocates.
 
         Blocks are written one by one: the system would make one large piece of its cache of a
         single write, and look at all blocks of that piece with each later append.

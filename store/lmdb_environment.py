@@ -207,9 +207,7 @@ REMEDY = (
 
 
 def left_in_journal(waiting: bytes, value: bytes, meta: Meta) -> tuple[list[journal.Record], str]:
-    """Return the journal's records beyond this meta record of LMDB, and any fault in the
-    journal.
-    """
+    """Return the journal's records beyond this meta record of LMDB, and any fault in it."""
     if not schema.is_journaled(value):
         return [], ""
     records, wrong = journal.records_after(waiting, meta.store_id, meta.position)

@@ -372,9 +372,7 @@ class LmdbStore:
             self._meta, self._log_bytes = meta, schema.entry_end(last.value)[1]
 
     def _is_journaling(self) -> bool:
-        """Open the journal, and record in LMDB that it counts from here on; False: there is
-        none.
-        """
+        """Open the journal, and record in LMDB that it counts from here on; False if none."""
         try:
             if not self._journal.open(self._meta.store_id):
                 return False
@@ -396,8 +394,7 @@ class LmdbStore:
             raise self._poison(failed(where, error)) from error
 
     def _end_journal(self) -> None:
-        """Bring all records into LMDB, which then needs no journal; after a failure the next start
-        does it."""
+        """Bring all records into LMDB, which then needs no journal; else the next start does."""
         if self._failure is None and self._journaled:
             packed = schema.encode_meta(self._meta)
             with suppress(StoreError):

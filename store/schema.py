@@ -132,9 +132,7 @@ def encode_meta(meta: Meta, *, journaled: bool = False) -> bytes:
 
 
 def decode_meta(value: bytes, path: str) -> Meta:
-    """Return the meta record. The version is checked first, because another layout may follow
-    it.
-    """
+    """Return the meta record. The version is checked first: another layout may follow it."""
     if len(value) < _META.size + CHECKSUM_BYTES:
         raise StoreCorrupt(path, 0, "the meta record is too short")
     version, _ = _META.unpack_from(value)

@@ -84,8 +84,7 @@ def install(data_dir: Path, joining: Path) -> Path | None:
 
 
 def put_in_force(data_dir: Path, new: Path) -> Path | None:
-    """Replace DIR/store by the complete store `new` of the same directory; return the old one's
-    path."""
+    """Replace DIR/store by the complete store `new` of the same directory; return the old path."""
     (new / VERIFIED_NAME).touch()
     sync_directory(new)
     aside = set_aside(data_dir) if (data_dir / STORE_NAME).exists() else None

@@ -40,8 +40,7 @@ _NOBODY = FileUser("", passwords.DEFAULT_ALGORITHM, ())
 
 
 SYSTEM = ""
-"""The broker itself, when it imports definitions. No user can have this name, so nobody logs in as
-it."""
+"""The broker itself, when it imports definitions. No user can have this name or log in as it."""
 
 
 REPLICA = "queue-replica"
@@ -383,9 +382,7 @@ class Access:
         return (vhost, f"{REPLICA}/{queue}") in parameters if parameters else False
 
     def alternate(self, vhost: str, exchange: str) -> Value:
-        """The declared destination of messages that an exchange cannot route; None: there is
-        none.
-        """
+        """The declared destination of messages that an exchange cannot route; None if none."""
         there = self._state().vhosts.get(vhost)
         found = there.exchanges.get(exchange) if there is not None else None
         return found.arguments.get("alternate-exchange") if found is not None else None

@@ -91,9 +91,7 @@ class _Wanted(NamedTuple):
     """Without the * at its end, if it is a prefix."""
     is_beginning: bool
     topic: tuple[_Words, ...]
-    """For a routing key with wildcards: the parts between any number of words (#); otherwise
-    empty.
-    """
+    """For a routing key with wildcards: the parts between any number of words (#); else empty."""
 
     def matches(self, asked: _Asked, found: str) -> bool:
         if self.topic:

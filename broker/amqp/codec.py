@@ -24,9 +24,7 @@ from broker.amqp.spec import encode_method
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEADER_OF_0_9 = b"AMQP\x01\x01\x00\x09"
-"""The header of AMQP 0-9; libraries that send it mean 0-9-1, and RabbitMQ treats it as that,
-too.
-"""
+"""The header of AMQP 0-9; libraries that send it mean 0-9-1, and RabbitMQ takes it as that."""
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 FRAME_OVERHEAD_BYTES = 8
@@ -94,9 +92,7 @@ def content_header_fits(properties: bytes, frame_max: int) -> bool:
 def append_content(
     out: bytearray, channel: int, properties: bytes, body: bytes, frame_max: int
 ) -> None:
-    """Append the content header and body frames. `properties` are the flags and the list,
-    verbatim.
-    """
+    """Append content header and body frames. `properties` are the flags and the list, verbatim."""
     size = len(body)
     out += HEADER_HEAD.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
     out += properties

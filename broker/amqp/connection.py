@@ -45,9 +45,7 @@ from broker.amqp.output import Ahead
 from broker.amqp.spec import Method, decode_method
 
 UNCONFIRMED_MAX = 2048
-"""Channels closed by us whose close the client has not confirmed; each new one looks through
-all.
-"""
+"""Channels closed by us with no close-ok from the client yet; each new one looks through all."""
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
 
 
@@ -430,8 +428,7 @@ class ServerConnection(FrameReader):
             self._log_in(user)
 
     def logged_in(self, user: str, now: float, note: str = "") -> list[Event]:
-        """Its user is known now (empty: refused, with `note` sent along): handle what arrived
-        meanwhile."""
+        """Its user is known now (empty: refused, with `note` sent along): handle waiting input."""
         if self.phase is not ReaderPhase.LOGIN:
             return []
         self._now = now

@@ -80,8 +80,9 @@ class SecretUpdated(NamedTuple):
 
 
 class Faulted(NamedTuple):
-    """The client broke the protocol or fell silent: the connection has sent the reason and is
-    ending."""
+    """The client broke the protocol or fell silent: the reason was sent, the connection is
+    ending.
+    """
 
     code: int
     text: str

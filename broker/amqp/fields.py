@@ -52,8 +52,7 @@ _STRING, _BYTES, _ARRAY, _TABLE = ord("S"), ord("x"), ord("A"), ord("F")
 
 
 def decode_short_string(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """The string and where it ends. Strings that are not UTF-8 are refused, because names become
-    text."""
+    """The string and where it ends. Strings must be UTF-8, because names become text."""
     if at >= end:
         raise _short_of("short string", at)
     stop = at + 1 + data[at]
@@ -154,9 +153,7 @@ def encode_table(table: Table) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """Encode tag and value. Whole numbers take `I`, or `l` when they need it, as in other
-    brokers.
-    """
+    """Encode tag and value. Whole numbers take `I`, or `l` if needed, as in other brokers."""
     match value:
         case None:
             return b"V"

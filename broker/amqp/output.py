@@ -44,8 +44,9 @@ class Ahead(deque[_Piece]):
         return out
 
     def cut(self) -> bytearray:
-        """Forget the contents and everything that follows the first of them; return the bytes
-        before it."""
+        """Forget the contents and everything behind the first of them; return the bytes
+        before it.
+        """
         before = bytearray()
         for piece in self:
             if not isinstance(piece, bytearray):

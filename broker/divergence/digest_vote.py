@@ -154,8 +154,7 @@ class DigestVote:
         return newest < position + SILENT_CUTS * self.interval
 
     def _end_probation(self, position: int) -> None:
-        """End the probation of each voter that is confirmed by a majority of the voters without
-        itself."""
+        """End the probation of each voter that a majority of the other voters confirms."""
         votes, held = self._votes[position], self._held(position)
         for name in list(self.probation):
             if name in votes and self.electorate.outvotes(held[votes[name]] - {name}):

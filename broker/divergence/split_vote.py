@@ -92,8 +92,7 @@ class SplitVote:
         )  # fmt: skip
 
     def proves_disk(self, diverged_member: str, outcome: SplitOutcome) -> bool:
-        """Whether the diverged member's store gives the agreed state: then only its memory was
-        wrong.
+        """Whether the diverged member's store gives the agreed state: only its memory was wrong.
 
         If its outcomes differed, its store has recorded them in its chain.
         """

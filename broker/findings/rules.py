@@ -56,8 +56,9 @@ NAMES = {
     "member-joining": (NOTICE, MEMBER),
     "upgrade-open": (NOTICE, CLUSTER),
 }
-"""The severity of each finding and the kind of its objects, in the order in which an operator reads
-them."""
+"""The severity and kind of objects of each finding, in the order in which an operator reads
+them.
+"""
 UNSTEADY_MS, UNSTEADY_VIEWS = 600_000, 4
 """More view changes than this in this time are too many."""
 LATE_S = 1.0

@@ -82,9 +82,7 @@ class Incidents:
         return found
 
     def amend(self, path: Path, facts: Facts) -> None:
-        """Replace the facts of one piece, durably, because an operator declared something
-        about it.
-        """
+        """Replace the facts of one piece, durably: an operator declared something about it."""
         replace_file(path / FACTS_NAME, json.dumps(facts, indent=2, default=repr).encode())
 
     def _found(self) -> list[tuple[int, str, Path]]:

@@ -41,9 +41,7 @@ TABLE_ITEMS_MAX = 4096
 
 
 class BlobMalformed(ValueError):
-    """These bytes are not a blob; the reason names the first fault and is the same at all
-    members.
-    """
+    """These bytes are not a blob; the reason names the first fault, alike at all members."""
 
 
 class Blob(NamedTuple):
@@ -82,9 +80,7 @@ def _in_runs(commands: list[Command]) -> Sequence[tuple[object, ...]]:
 
 
 def _bodies_alike(commands: list[Command], at: int) -> list[bytes]:
-    """The bodies of the publishes from this one on that form a run; large bodies are never in
-    one.
-    """
+    """The bodies of the publishes from this one on that form a run, which has no large bodies."""
     publishes = cast("list[Publish]", commands)
     _, conn, chan, number, exchange, key, flags, properties, _ = publishes[at]
     step = 1 if number else 0
@@ -104,9 +100,7 @@ def _bodies_alike(commands: list[Command], at: int) -> list[bytes]:
 
 
 LARGE_BYTES = 4096
-"""From this size on, having msgpack copy the bytes, twice, costs more than writing their head
-here.
-"""
+"""From this size on it costs less to write their head here than to have msgpack copy them twice."""
 
 
 def is_large(value: object) -> TypeGuard[bytes]:

@@ -76,9 +76,7 @@ def message_hashes(
     properties: Collection[bytes],
     bodies: Collection[Body],
 ) -> list[int]:
-    """`message_hash` of many, by columns of one length: a restart hashes every message it
-    restores.
-    """
+    """`message_hash` of many, by columns of one length: a restart hashes all it restores."""
     lengths = map(len, exchanges), map(len, properties), map(len, bodies)
     heads = map(head, numbers, created_us, ttl_us, flags, *lengths)
     texts = map(str.encode, map(add, exchanges, keys))

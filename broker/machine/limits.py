@@ -58,9 +58,7 @@ LEASES_WORK_MAX = 5_000
 EXPIRED_AT_ONCE_MAX = 256
 """Expired messages dropped while something else is done with a queue."""
 TRIMMED_MAX = 1_024
-"""Messages dropped at one position because a queue exceeds its limit; the next position
-continues.
-"""
+"""Messages dropped at one position because a queue is over its limit; the next one continues."""
 TRIMMED_PER_MESSAGE_MAX = 2
 """Of these, messages dropped as each message comes in or back, which may be many at one position,
 in many queues."""
@@ -70,9 +68,7 @@ position continues."""
 READS_PER_TURN = 32
 """Of these, messages sent before the next reader has its turn."""
 PASSED_PER_READ = 2_048
-"""The number of messages that a reader's filter may skip, for one value, at the cost of one
-read.
-"""
+"""How many messages a reader's filter may skip, for one value, at the cost of one read."""
 FILTER_VALUES_MAX = 32
 """Filter values of one reader of a stream."""
 STREAM_TIMES_MAX = 4_096

@@ -50,8 +50,7 @@ class Machine(State):
         self.digest = checks.recompute_root(self)
 
     def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
-        """Apply a command; return its outcome. Positions rise by one; effects are appended in
-        order."""
+        """Apply a command; return its outcome. Positions rise by one; effects come in order."""
         self.position = position
         self.time_us = time_us
         kind = command[0]
@@ -137,8 +136,7 @@ class Machine(State):
         return alarms.sentence(self) if self.alarms else ""
 
     def queue_rows(self) -> list[QueueRow]:
-        """One row per queue: two members whose roots differ find the differing queue by comparing
-        these."""
+        """One row per queue: members whose roots differ compare these to find the queue."""
         return [
             QueueRow(
                 vhost.name,

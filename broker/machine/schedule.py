@@ -46,8 +46,7 @@ class Schedule:
         return heap[0][0] if heap else NEVER_US
 
     def take(self, now_us: int) -> int | None:
-        """Remove and return the first queue whose time has come, ordered by time and then by
-        number."""
+        """Remove and return the first queue whose time has come, by time and then by number."""
         if self.next_us > now_us:
             return None
         _, number = heappop(self._heap)

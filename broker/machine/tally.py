@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tally:
-    """Counts of what happened to messages of a queue, an exchange, a channel, or a member's
-    clients."""
+    """Counts of what happened to messages of a queue, an exchange, a channel, or a member."""
 
     sampled: tuple[int, ...] = ()  # kept by the sampler; empty: not yet
     changed_at: float = 0.0  # kept by the sampler; 0: nothing is known of it

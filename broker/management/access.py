@@ -33,8 +33,7 @@ class Identity:
     login: Login = REFUSED
     """The login by which the user came in; the broker's own parts have none."""
     vhosts: frozenset[str] | None = None
-    """Which virtual hosts it may enter, of those that a request is about; None: the definitions
-    say."""
+    """Which of a request's virtual hosts it may enter; None: the definitions say."""
 
     @property
     def administers(self) -> bool:

@@ -44,9 +44,7 @@ HEADERS = {
 NAME_BYTES_MAX = 255
 """The longest name in AMQP."""
 VALUES_MAX = 20_000
-"""Values in a body other than the definitions of a cluster: reading them takes some
-milliseconds.
-"""
+"""Values in a body other than a cluster's definitions: reading them takes some milliseconds."""
 AT_ONCE_BYTES = 64 * 1024
 """Up to this size a body that may be large is read in one step."""
 

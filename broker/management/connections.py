@@ -218,9 +218,7 @@ class HttpSocket(asyncio.Protocol):
             self.due = until
 
     def end(self, until: float) -> None:
-        """Close it after its client has read the waiting output; a second call closes it at
-        once.
-        """
+        """Close it once its client has read the waiting output; a second call closes at once."""
         if self._ending:
             self.abort()
             return

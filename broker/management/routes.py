@@ -61,9 +61,7 @@ class Router:
                 node.routes[method] = route
 
     def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]] | None:
-        """Return the routes for the rest of the path after `/api/`, by method, and the names
-        in it.
-        """
+        """Return the routes for the path after `/api/`, by method, and the names in it."""
         parts = path.split("/")
         if parts[-1] == "" and len(parts) > 1:
             parts.pop()

@@ -61,8 +61,7 @@ class ArchiveResult(NamedTuple):
 def archive_segments(
     directory: Path, current: str, policy: Policy, now_s: float
 ) -> Iterator[ArchiveResult]:
-    """Compress and drop segments of a directory that are due; `current` names the one being
-    written.
+    """Compress and drop due segments of a directory; `current` names the one being written.
 
     That one, and any that may have come after it, are left alone. Waits while another process is
     archiving. No exception is raised for a single file: its fault is yielded.

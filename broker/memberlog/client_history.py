@@ -139,8 +139,8 @@ class Session:
             self._record(ClientOp.ACKED, self._received.pop(one), one)
 
     def lost(self) -> None:
-        """The connection broke: unconfirmed and unacked operations may or may not have been carried
-        out."""
+        """The connection broke: unconfirmed and unacked operations may have been carried out or
+        not."""
         self._published.clear()
         self._received.clear()
         self._record(ClientOp.LOST, 0, 0)

@@ -59,9 +59,7 @@ class Recorder:
         self._writer.begins_with = self._beginning
 
     def lease(self, record: Lease) -> None:
-        """The lease on a shared store was taken, before anything is done under it; or it is
-        over.
-        """
+        """The lease on a shared store was taken, before anything is done under it, or is over."""
         self._writer.append(record)
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:

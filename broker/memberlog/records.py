@@ -26,9 +26,7 @@ READER_ROW = struct.Struct("<IIQQ?")
 whether it has a filter."""
 
 CLIENT_ROW = struct.Struct("<BQQ")
-"""A row of CLIENT: `ClientOp`, with REDELIVERED; hash of the body; publish number or delivery
-tag.
-"""
+"""A row of CLIENT: `ClientOp`, with REDELIVERED; body hash; publish number or delivery tag."""
 REDELIVERED = 0x80
 
 

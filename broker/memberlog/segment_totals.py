@@ -72,9 +72,7 @@ class SegmentTotals:
 
 
 def marks_of(end: End) -> list[tuple[int, bytes]]:
-    """Return (position, chain) of the marks of a closing record, ascending except in a wrong
-    log.
-    """
+    """Return (position, chain) of a closing record's marks, ascending except in a wrong log."""
     return [(position, chain) for position, chain in _MARK.iter_unpack(end.marks)]
 
 

@@ -103,9 +103,7 @@ class Arbiter:
         self.work()
 
     def work(self) -> None:
-        """Carry out the primary layer's decisions, and give the ring payloads that waited for
-        room.
-        """
+        """Carry out the primary layer's decisions, and give the ring waiting payloads."""
         for event in self.primary.take():
             self._follow(event)
         waiting = self.primary.take_outgoing()

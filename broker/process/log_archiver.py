@@ -61,8 +61,7 @@ class LogArchiver:
         self.tend()
 
     def tend(self) -> None:
-        """Archive all closed segments of the directory; if that is in progress, once more
-        afterwards."""
+        """Archive all closed segments of the directory; if that is in progress, once more later."""
         if self._task is not None:
             self._again = True
         elif not self._stopped:

@@ -33,9 +33,7 @@ log = logging.getLogger("qpidd")
 
 
 MakeShovels = Callable[..., Shovels]
-"""Makes the shovels of a member; the starter of the broker knows how to start a shovel's
-process.
-"""
+"""Makes a member's shovels; the starter of the broker knows how to start a shovel's process."""
 Listening = tuple[str, str, int]
 """A listening port: the protocol by RabbitMQ's name, the address, the number."""
 
@@ -49,8 +47,9 @@ class BadDefinitions(Exception):
 
 
 class MetricsPort:
-    """The metrics pages on a separate port, without a login, as RabbitMQ's 15692 has none; may be
-    absent."""
+    """The metrics pages on a separate port, without a login, like RabbitMQ's 15692; may be
+    absent.
+    """
 
     def __init__(self, interface: str, port: int | None) -> None:
         self._interface, self._port = interface, port

@@ -467,9 +467,7 @@ class BrokerMember:
         return [*self._supervisor.quarantine.reports()]
 
     def note(self, event: str, text: str) -> None:
-        """Log it; events for debugging begin with their name, because their text may be a
-        number.
-        """
+        """Log it; debugging events begin with their name, because their text may be a number."""
         if event in NOTED:
             log.log(NOTED[event], "%s", text)
         else:

@@ -24,9 +24,7 @@ from vsync.quorum.voter_set import parse
 log = logging.getLogger("qpidd")
 
 ADVICE_S = 5.0
-"""How long a majority must be missing before anybody is told what to do: most absences are
-shorter.
-"""
+"""How long a majority must be missing before advice is given: most absences are shorter."""
 
 
 class LifeState(Enum):

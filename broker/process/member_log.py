@@ -76,9 +76,7 @@ class MemberLog:
         return self._writer.lag()
 
     def start(self, history: History, machine: Machine) -> None:
-        """Begin with the state that recovery found, and the lease that covers everything
-        after it.
-        """
+        """Begin with the state that recovery found, and the lease that covers what follows."""
         self.recorder.start(history, machine)
         self._lease.recorded_by(self.recorder.lease)
 

@@ -36,8 +36,7 @@ NOTHING = (
     "nothing; it reads the file of --config, and what the command line or the environment says "
     "holds until a restart"
 )
-"""A signal without effect is logged: its sender usually changed something, in a place that is not
-read."""
+"""Logged for a signal without effect: its sender usually changed something that is not read."""
 OF_ACCESS = frozenset(("auth-file", "acl-file"))
 OF_LOGS = frozenset(("log-level", "log-file", "log-format"))
 OF_TLS = frozenset(("tls-cert", "tls-key", "tls-ca", "tls-verify"))

@@ -50,9 +50,7 @@ DISK_FAULTS_MAX = 3
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether this says that the member's store is wrong, so that it needs another member's
-    state.
-    """
+    """Whether this says that the member's store is wrong, so that it needs another's state."""
     return isinstance(error, PageDamaged) or isinstance(error.__cause__, PageDamaged)
 
 
@@ -155,9 +153,7 @@ class Supervisor:
         self._files.do(look)
 
     def _looked(self, store: LmdbStore, reason: str) -> None:
-        """Believe it only when the same store is misplaced twice, because a transfer replaces
-        one.
-        """
+        """Believe it if the same store is misplaced twice, because a transfer replaces one."""
         self._looks_at = self._loop.time() + LOOK_PERIOD_S
         if reason and store is self._persister.store and store is self._misplaced:
             self._controller.distrusted(

@@ -166,9 +166,7 @@ class SQLite(Database):
 
 
 class PostgreSQL(Database):
-    """A PostgreSQL server, through psycopg and libpq, whose URLs and password files are valid
-    here.
-    """
+    """A PostgreSQL server, by psycopg and libpq, whose URLs and password files work here."""
 
     seconds = POSTGRESQL_SECONDS
     finds_table = "SELECT 1 WHERE to_regclass(%s) IS NOT NULL"

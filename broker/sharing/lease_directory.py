@@ -109,9 +109,7 @@ class LeaseDirectory(StoreLeases):
 
 
 def _write(path: Path, data: bytes, flags: int) -> None:
-    """Write in place and durably; a reader sees the old bytes, the new ones, or a wrong
-    checksum.
-    """
+    """Write in place and durably; a reader sees old bytes, new ones, or a wrong checksum."""
     assert len(data) == RECORD_BYTES
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o640)
     try:

@@ -109,8 +109,7 @@ class StoreLeases(ABC):
 
     @abstractmethod
     def claim(self, lease: LeaseRecord) -> bool:
-        """Take the token of this record; False: another process has it, or still has the former
-        one."""
+        """Take the token of this record; False: another process has it, or the former one."""
 
     @abstractmethod
     def renew(self, lease: LeaseRecord) -> None:

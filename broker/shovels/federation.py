@@ -68,8 +68,7 @@ class LocalSide(Protocol):
     """The facts about this side that the process of a link needs."""
 
     def change(self) -> Change | None:
-        """The changes since the last call; None: nothing changed. The first call returns
-        everything."""
+        """The changes since the last call, at first everything; None: nothing changed."""
 
 
 class Federation:
@@ -236,9 +235,7 @@ class _Bindings:
         return found if before[0] is None or found["bind"] or found["unbind"] else None
 
     def _since(self, changes: Iterable[tuple[Binding, bool]]) -> Change:
-        """Uses the last changes: an exchange may have 20,000 bindings, and change with each
-        beat.
-        """
+        """Uses the last changes: an exchange may have 20,000 bindings, and change each beat."""
         touched: dict[Told, Binding] = {}
         for one, came in changes:
             self._counts[one.key, one.packed] += 1 if came else -1

@@ -205,9 +205,7 @@ def _out_of_line(queue: Queue) -> int:
 
 
 def _look(state: State, queue: Queue, one: Following, told: _Told) -> int:
-    """Put the differences from what was sent into the batch; return how many places were
-    examined.
-    """
+    """Put the differences from what was sent into the batch; return how many were examined."""
     queue_id = f"{state.cluster_id}/{queue.number}"
     seen = (
         queue.next_seq, len(queue.ready), len(queue.returned), queue.ready_sum, queue.unacked,

@@ -30,7 +30,7 @@ class Attempt(Protocol):
     """One attempt to move messages, which runs until it ends or is stopped."""
 
     def stop(self, *, at_once: bool) -> None:
-        """End it: no event follows. Unless `at_once`, messages in progress may be confirmed
+        """End it: no event follows. Unless `at_once`, what is in progress may be confirmed
         first.
         """
 
@@ -74,8 +74,7 @@ class Handover:
                 attempt.stop(at_once=True)
 
     def joined(self, keys: Iterable[Key], members: Iterable[str], now: float) -> None:
-        """This member serves from now on, with these shovels: which other members may still run
-        them?"""
+        """This member serves from now on, with these shovels: who else may still run them?"""
         others = {member for member in members if member != self._me}
         self._awaited = {key: set(others) for key in keys} if others else {}
         self._until, self._asked_at = now + HANDOVER_S, now - ASK_S

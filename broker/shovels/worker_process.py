@@ -124,8 +124,7 @@ class WorkerProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone, and the messages its ends here held are back in their
-        queues."""
+        """Whether the process is gone, and the messages it held here are back in their queues."""
         return self.task.done() and all(one.is_gone for one in self._locals)
 
     def stop(self, *, at_once: bool) -> None:

@@ -28,9 +28,7 @@ HEARD_S = 10.0
 ROWS = 100
 """Connections looked at in one step, and so the most in one datagram."""
 CLIENTS_EVERY, CLIENT_ROWS = 15, 20
-"""Clients are announced again after this many rounds, new ones at once; and this many per
-datagram.
-"""
+"""Rounds until clients are announced again, new ones at once; and clients per datagram."""
 CLIENTS_BYTES_MAX = 32 * 1024
 """Size of such a datagram: clients choose their own texts, and certificates have long names."""
 CHANNEL_ROWS = 500

@@ -58,9 +58,7 @@ class Observed(Protocol):
 
 
 class Metrics:
-    """The pages of one member. Each is text in pieces, so that the sender can pause between
-    them.
-    """
+    """The pages of one member, each as text in pieces, so that the sender can pause between."""
 
     def __init__(
         self,
@@ -81,8 +79,7 @@ class Metrics:
         self._node, self._cluster = node, cluster
 
     def aggregated(self) -> Iterator[str]:
-        """Return /metrics: sums, so that it has as many lines with ten queues as with a hundred
-        thousand."""
+        """Return /metrics: sums, with as many lines for ten queues as for a hundred thousand."""
         yield from self._of_node("rabbitmq_", "aggregated")
         share = self._observed.statistics.sampler.share
         if self._observed.statistics.home_is_known:

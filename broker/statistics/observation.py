@@ -115,9 +115,7 @@ class Observation:
         self._certificate_ends_at, self._count_refused = ends_at, refused
 
     def local_alarms(self) -> tuple[dict[str, str], str]:
-        """Return the alarms that only this member has: of clocks, by member, and of its own
-        disk.
-        """
+        """Return the alarms that only this member has: clocks, by member, and its own disk."""
         return self._watchdogs.clocks.alarms, self._watchdogs.disk.alarm
 
     def received(self, member: str) -> float | None:

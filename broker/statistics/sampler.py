@@ -261,9 +261,7 @@ class Sampler:
         self, tracks: dict[Tally, Track], at: float, queues: list[Queue], share: Share,
         by_vhost: dict[str, list[int]], own: list[int], noted: NotedQueues,
     ) -> None:  # fmt: skip
-        """Take some queues, note some, and sum them up: by virtual host, and those reported
-        here.
-        """
+        """Take some queues, note some, and sum up: by virtual host, and those reported here."""
         place, members = share
         known, counts_of = self._tracks, _counts_of
         for queue in queues:

@@ -67,8 +67,7 @@ class Samples:
         self._columns = dict(zip(names, columns, strict=False)) or dict.fromkeys(names, ())
 
     def add_to(self, fragment: Fragment, wall_ms: Callable[[float], int]) -> None:
-        """Add samples, their average and the rate over all of them to the details with such a
-        column."""
+        """Add samples, their average and their overall rate to the details with such a column."""
         if not self._asked:
             return
         rows, columns = self._rows, self._columns

@@ -158,9 +158,7 @@ class Statistics:
         return self._serving[:1] == (self._controller.me.name,)
 
     def _members_serving(self) -> tuple[str, ...]:
-        """The members that have the state and data of this primary view; empty if this one
-        has not.
-        """
+        """The members with the state and data of this primary view; empty if this one has not."""
         primary = self._controller.primary
         names = primary.caught_up_names - primary.mark.without_data
         if not self._controller.serving or self._controller.me.name not in names:

@@ -24,9 +24,7 @@ from vsync.primary.component import Primary
 from vsync.types import Member
 
 GRID_US = 500_000
-"""All members tick when the machine's time passes a multiple of this, while something may
-expire.
-"""
+"""All tick when the machine's time passes a multiple of this, while something may expire."""
 NEAR_S = 0.01
 """Time between two ticks for what is due, and for clients' commands."""
 TICK_S = 0.095

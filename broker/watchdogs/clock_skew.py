@@ -141,9 +141,7 @@ class ClockSkew:
     # -- all -------------------------------------------------------------------------------------
 
     def off_s(self) -> dict[str, float]:
-        """Return how far each known clock is ahead of the middle of all, including this
-        member's.
-        """
+        """Return how far each known clock, mine included, is ahead of the middle of all."""
         ahead = {m.name: r.ahead_s for m, r in self.readings.items()} | {self._me.name: 0.0}
         low, high = _middle(list(ahead.values()))
         return {n: a - min(max(a, low), high) for n, a in ahead.items()}

@@ -26,9 +26,7 @@ TRIM_S_MIN, TRIM_S_MAX = 5.0, 600.0
 """Time from one trim to the next, while they yield something and while they do not."""
 YIELD_BYTES_MIN = 8 << 20
 TRIM_S_LONG = 0.02
-"""A trim that takes this much processor time found memory in small pieces: the next one can
-wait.
-"""
+"""A trim that takes this much processor time found small pieces: the next one can wait."""
 REST_S, REST_SHARE = 10.0, 0.2
 """The loop rests when it has used no more than this share of a processor for this long."""
 _M_ARENA_MAX = -8
@@ -46,8 +44,7 @@ class Purged(Protocol):
 
 
 class FreedMemory:
-    """Frees purged messages, and returns freed memory to the system. `wake` is called with the
-    loop's time."""
+    """Frees purged messages, and returns freed memory. `wake` is called with the loop's time."""
 
     def __init__(
         self,

@@ -175,8 +175,9 @@ class Watchdogs:
         return True
 
     def when_clock_is_right(self, call: Callable[[], None]) -> None:
-        """Call these, in order, as soon as this member's clock is known to be good enough to take
-        part."""
+        """Call these, in order, once this member's clock is known to be good enough to take
+        part.
+        """
         self._waiting.append(call)
         self._go_on()
 

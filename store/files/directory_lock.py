@@ -40,8 +40,7 @@ class DirectoryLock:
         self.touch()
 
     def touch(self) -> None:
-        """Write the owner again: blocks this thread only, for as long as the file system takes no
-        write."""
+        """Write the owner again: blocks only this thread, while the file system takes no write."""
         with contextlib.suppress(OSError):  # a full or read-only disk counts as written
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 

@@ -29,8 +29,7 @@ START_BYTES = 4 << 20
 """A member that starts with less free space than this gives the reserve up at once."""
 STEP_BYTES = 8 << 20
 BESIDE_BYTES = 256 << 10
-"""Bytes that one transaction writes in addition to its data: paths in the tree, lists of free
-pages."""
+"""Bytes that one transaction writes beside its data: paths in the tree, lists of free pages."""
 LAST_BYTES = START_BYTES // 4
 """The last free space of a disk, without which no start is attempted; only urgent writes use it."""
 UNFINISHED = ".part"

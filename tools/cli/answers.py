@@ -28,8 +28,7 @@ def fields(found: Json) -> Object:
 
 
 def aligned(cells: Sequence[Sequence[str]], values: Sequence[Sequence[Json]] = ()) -> list[str]:
-    """Lines with columns as wide as their widest cell; numbers in `values` are aligned to the
-    right."""
+    """Lines with columns as wide as their widest cell; numbers in `values` are right-aligned."""
     if not cells:
         return []
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]

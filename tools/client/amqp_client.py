@@ -60,9 +60,7 @@ class TlsRefused(ConnectionLost):
 
 
 class BrokerRefused(Exception):
-    """The broker refused, and all others of the cluster would too: a wrong name, right or
-    option.
-    """
+    """The broker refused, as all others of the cluster would: a wrong name, right or option."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -302,9 +300,7 @@ class AmqpConnection:
     def publish(
         self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
     ) -> int:
-        """Append one publish; return its number for `acks`, counted since the channel was
-        opened.
-        """
+        """Append one publish; return its number for `acks`, counted from the channel's opening."""
         codec.append_publish(
             self.out,
             CHANNEL,
@@ -358,9 +354,7 @@ class AmqpConnection:
         return also_ready
 
     def send_now(self) -> None:
-        """Write as much as the socket accepts; for callers with their own loop instead of
-        `pump`.
-        """
+        """Write as much as the socket accepts; for callers with their own loop, not `pump`."""
         if not self.out:
             return  # nothing is sent, so a heartbeat is still due
         try:
@@ -397,8 +391,7 @@ class AmqpConnection:
             raise refused
 
     def keep_alive(self, *, reading: bool = True) -> None:
-        """Send a heartbeat when one is due, and notice a silent broker, unless it is not being
-        read."""
+        """Send a heartbeat when one is due, and notice a silent broker, if it is being read."""
         if not self._heartbeat:
             return
         now = time.monotonic()

@@ -60,8 +60,7 @@ class BrokerUrl:
 
 
 def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
-    """Parse one word; without a scheme it uses the first of `schemes`. ValueErrors are for
-    operators.
+    """Parse one word; without a scheme it is the first of `schemes`. ValueErrors are for operators.
 
     No error text quotes what precedes the `@`.
     """

@@ -18,9 +18,7 @@ from tools.client.broker_url import Address
 from vsync.types import record
 
 Verify = Literal["full", "ca", "none"]
-"""What to verify in the broker's certificate: authority and host name, the authority only,
-nothing.
-"""
+"""What to verify in the broker's certificate: authority and host name, authority only, nothing."""
 VERIFY: tuple[Verify, ...] = ("full", "ca", "none")
 
 

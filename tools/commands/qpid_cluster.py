@@ -430,9 +430,7 @@ def stop_all(target: Target, force: bool) -> None:
 
 
 def upgrade_all(target: Target, force: bool) -> str:
-    """Put the newest version that all members execute in force; return the version then in
-    force.
-    """
+    """Put the newest version that all members execute in force; return the one in force then."""
     raw = target.status().raw
     before, possible = raw.get("machine_version"), raw.get("machine_version_possible")
     if before == possible:

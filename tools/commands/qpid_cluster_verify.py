@@ -259,8 +259,7 @@ def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) ->
 
 @contextmanager
 def _verdict_only(as_json: bool, verbose: bool) -> Iterator[None]:
-    """Anything that breaks or ends the check must never read as a verdict, and leaves no files
-    behind."""
+    """Anything that ends the check early must never read as a verdict, and leaves no files."""
     try:
         with ended_by(signal.SIGTERM):
             yield

@@ -162,9 +162,7 @@ def parts(text: str) -> list[str]:
 
 
 def clock(at: float) -> str:
-    """A time of day with microseconds, in the local zone; small values are a simulator's
-    seconds.
-    """
+    """A time of day with microseconds, in the local zone; small ones are a simulator's seconds."""
     if at < 1e6:
         return f"{at:15.6f}"
     return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at % 1 * 1e6):06d}"

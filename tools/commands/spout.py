@@ -193,9 +193,7 @@ class Spout:
                 self.route.lost(connection, f"{lost}; {len(self._pending)} unconfirmed")
 
     def _prepare(self, connection: AmqpConnection) -> None:
-        """Declare, request confirms, and send again the lines that the last broker did not
-        confirm.
-        """
+        """Declare, request confirms, and send again what the last broker did not confirm."""
         if self._destination.producer and not connection.takes_numbers:
             raise ToolError(
                 f"{connection.broker} does not take numbered messages once: leave --once out"
@@ -235,8 +233,7 @@ class Spout:
             self._progress.show(self.confirmed, f"{len(self._pending)} unconfirmed")
 
     def _tell_blocked(self, reason: str) -> None:
-        """Report once why nothing is sent, and when sending resumes: otherwise it looks like a
-        hang."""
+        """Report once why nothing is sent, and when sending resumes: else it looks like a hang."""
         if reason == self._waits_for:
             return
         self._waits_for = reason

@@ -41,8 +41,7 @@ SHOWN_SECONDS = 10.0
 """The interval between reports of the stream's progress."""
 POLL_SECONDS = 0.1
 STILL_POLL_SECONDS = 1.0
-"""The interval between questions to the members why nothing came; a slow machine should not spend
-more on them."""
+"""Time between questions why nothing came; a slow machine should not spend more on them."""
 TOOL_SECONDS = 120.0
 VERIFY_SECONDS = 600.0
 STILL_SECONDS = 90.0
@@ -75,9 +74,7 @@ class Output:
 
 
 class Demo:
-    """The steps, in order. Each method is one chapter and leaves the cluster as the next
-    needs it.
-    """
+    """The steps, in order. Each method is one chapter and prepares the cluster for the next."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder

@@ -36,9 +36,7 @@ process ends. On a system without it brokers outlive a killed benchmark."""
 
 
 class ClusterTrouble(Exception):
-    """A broker did not do in time what was waited for; the text says which one, and shows its
-    log.
-    """
+    """A broker did not do in time what was waited for; the text names it, and shows its log."""
 
 
 def command(name: str) -> list[str]:

@@ -182,8 +182,7 @@ def _forwarded(shovel: Shovel, cluster: str) -> Table:
 
 
 def _shape(shovel: Shovel, cluster: str, way: Way | None) -> str:
-    """The parts of the definition that shape the sent message: with other parts it is another
-    message."""
+    """The parts of the definition that shape the sent message; other parts make another message."""
     shape: list[object] = [
         shovel.destination_queue, shovel.destination_exchange, shovel.destination_key,
         shovel.publish_properties,

@@ -31,9 +31,7 @@ EXCHANGE, KEY = "x-replica-exchange", "x-replica-routing-key"
 """How it was published at the source."""
 REPLACED = frozenset((QUEUE_ID, SEQUENCE, OF, PLACE, EXCHANGE, KEY))
 TOLD_RANGES_MAX = 2_000
-"""Ranges held here that the source is told about; messages beyond them are sent again, and
-skipped.
-"""
+"""Ranges held here that the source is told about; messages beyond are sent again, and skipped."""
 UNCONFIRMED_MAX = 2_000
 FINISH_S = 5.0
 REPORT_S = 1.0
@@ -105,8 +103,7 @@ class Copier:
     # -- beginning -------------------------------------------------------------------------------
 
     def _read_here(self, destination: AmqpConnection) -> None:
-        """Look at the messages here, and take them all, except those that no channel has room for
-        yet."""
+        """Look at the messages here, and take all for which a channel has room."""
         shovel = self._shovel
         queue = shovel.destination_queue
         destination.declare_queue(queue, shovel.destination_queue_arguments)
@@ -238,9 +235,7 @@ class Copier:
     def _copy(
         self, destination: AmqpConnection, one: Delivery, headers: Mapping[str, Value]
     ) -> bool:
-        """Publish one message here, unless it exists; False: it belongs in front of existing
-        ones.
-        """
+        """Publish one message here, unless it exists; False: it belongs in front of others."""
         place = headers[SEQUENCE]
         assert isinstance(place, int)
         here = self._here[self._id]

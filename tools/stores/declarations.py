@@ -61,8 +61,9 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
 
 
 def _is_set_aside(meta: Meta) -> bool:
-    """Whether it is complete, of one of a pair that continued alone and was to get the other's
-    state."""
+    """Whether it is complete, of one of a pair that went on alone and was to get the other's
+    state.
+    """
     one = voter_set(meta.voters)
     return bool(one.pair and one.away and meta.member in one.counted and meta.position)
 

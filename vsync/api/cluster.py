@@ -381,9 +381,7 @@ class Cluster:
         return self._pending.add(ticket)
 
     async def wait_for_room(self, ask: Callable[[], Accepted | None]) -> int:
-        """Call `ask`, in turn with other waiters, until it is accepted; then wait for the
-        result.
-        """
+        """Call `ask`, in turn with other waiters, until accepted; then wait for the result."""
         self._require_loop()
         return await self._pending.submit(ask)
 

@@ -43,9 +43,7 @@ class PendingCalls:
             accepted.set_exception(NotDurable(event.reason))
 
     async def submit(self, ask: Callable[[], Accepted | None]) -> int:
-        """Call `ask`, in turn with other waiters, until it is accepted; then wait for the
-        result.
-        """
+        """Call `ask`, in turn with other waiters, until accepted; then wait for the result."""
         accepted = None if self._turns or self._asking else ask()
         enqueue = self._turns.append
         while accepted is None:

@@ -264,8 +264,7 @@ class Groups:
         }
 
     def _pass_barrier(self, groups: dict[str, list[Member]], others: frozenset[Member]) -> None:
-        """Install the lists of all members: one view per group for all changes since the barrier
-        before.
+        """Install the lists of all members: one view per group for all changes since the last one.
 
         `others` delivered other messages since then, even if they are in the old list here.
         """

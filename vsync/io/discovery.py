@@ -27,8 +27,7 @@ EAGER_FOR_S: Final = 10.0
 STEADY_S: Final = 2.0
 LOOK_UP_S: Final = 5.0
 ADDRESSES_MAX: Final = 256
-"""The most addresses that one process accepts, so that a forger cannot make it connect to any
-number."""
+"""The most addresses that one process accepts, whatever a forger announces."""
 
 _HEAD: Final = struct.Struct("<8sB8sBB")  # magic, version, tag, bytes of name, bytes of address
 _CRC: Final = struct.Struct("<I")
@@ -50,24 +49,18 @@ class Discovery(Protocol):
     def stop(self) -> None: ...
 
     def lack(self, mine: str, reached: Reached) -> str:
-        """Return who cannot be reached, and where this member, `mine`, listens; "" if all can
-        be.
-        """
+        """Return who cannot be reached, and where this member, `mine`, listens; "" for nobody."""
 
 
 class Lacks:
-    """Decides when a waiting member reports what it lacks: once it has lasted, and on change.
-    Pure.
-    """
+    """Decides when a waiting member reports what it lacks: if it lasts, or changes. Pure."""
 
     def __init__(self) -> None:
         self.told = ""
         self._now, self._since = "", 0.0
 
     def news(self, now: float, lack: str) -> str:
-        """Return what is lacking if it is to be reported now; "" if nothing is, or it was
-        reported.
-        """
+        """Return what is lacking if it is to be reported now; "" for nothing, or nothing new."""
         if lack != self._now:
             self._now, self._since = lack, now
         if lack == self.told or now - self._since < TOLD_AFTER_S:
@@ -203,8 +196,7 @@ class Announcement(NamedTuple):
 
     @classmethod
     def decode(cls, datagram: bytes) -> Announcement | str:
-        """Return the announcement, or the counter for what is wrong with it. Lengths are checked
-        first."""
+        """Return the announcement, or the counter for its fault. Lengths are checked first."""
         if len(datagram) < _HEAD.size + _CRC.size:
             return "beacon_short"
         magic, version, tag, name_bytes, address_bytes = _HEAD.unpack_from(datagram)

@@ -50,8 +50,7 @@ FEW_FRAMES: Final = 3
 READS_A_FRAME: Final = 4
 
 SHARED_BYTES_MIN: Final = 8192
-"""From this size on a broadcast frame is given to libzmq once: that costs an object, and saves a
-copy."""
+"""From this size on a broadcast frame goes to libzmq once: it costs an object, and saves a copy."""
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)

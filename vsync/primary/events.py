@@ -80,9 +80,7 @@ class StateReport(NamedTuple):
     shutdown_id: str = ""
     vote: bool = False
     took_nothing: bool = False
-    """For one of a pair that continued alone: no client has seen anything that it has done
-    since.
-    """
+    """For one of a pair that continued alone: no client has seen anything done since."""
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""

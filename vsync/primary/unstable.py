@@ -56,9 +56,7 @@ class UnstableMessages:
     def add_activation(
         self, d: Deliver, activation: Activation, reproposed: list[Unstable]
     ) -> None:
-        """Keep an activation that others may have applied, behind the donor's re-proposed
-        messages.
-        """
+        """Keep an activation that others may have applied, behind the donor's messages."""
         last = Unstable(activation.epoch, d.ring, d.seq, d.sender, activation)
         self.items = [*reproposed, last]
         self.complete = True

@@ -172,15 +172,12 @@ def alone(terms: Terms, name: str) -> Terms:
 
 
 def go_on(terms: Terms, others: Collection[str]) -> bool:
-    """Whether these can act when all others stop: as a quorum, or as one of a pair with its
-    vote.
-    """
+    """Whether these can act if all others stop: a quorum, or one of a pair with its vote."""
     return parse(terms).quorate(others) or any(alone(terms, name) for name in others)
 
 
 def declared_alone(terms: Terms, name: str) -> Terms:
-    """Return the same by an operator's word, whatever the terms say of this member; () without a
-    pair.
+    """Return the same by an operator's word, whatever the terms say of it; () without a pair.
 
     The terms record the declaration: when the other member comes back, the history of this one is
     kept.

@@ -182,9 +182,7 @@ class RingConfig:
 
     @property
     def busy_lease_ms(self) -> int:
-        """The lease while messages flow: half as long, but at least three times the longest
-        rest.
-        """
+        """The lease while messages flow: half as long, at least three times the longest rest."""
         return min(self.lease_ms, max(self.lease_ms // 2, 3 * (self.keep_ms + self.rest_ms)))
 
     def token_timeout(self, members: int) -> float:

@@ -64,7 +64,7 @@ def fact(output: Output) -> tuple[str, Fields] | None:
 
 
 class TraceDigest:
-    """Facts in order; equal facts between two `take`s become one, with `times` and the first
+    """Facts in order; equal ones between two `take`s become one, with `times` and the first
     time.
     """
 

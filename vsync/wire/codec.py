@@ -164,9 +164,7 @@ def data_body(
     guarantee: Guarantee,
     items: Sequence[bytes],
 ) -> bytes:
-    """A data frame without its envelope: the form that is stored, resent and, in recovery,
-    wrapped.
-    """
+    """A data frame without its envelope, as stored, resent and, in recovery, wrapped."""
     count = len(items)
     head = _DATA.pack(seq, origin, content, guarantee, count)
     lengths = _lengths(count).pack(*map(len, items))

@@ -115,9 +115,7 @@ def head(queue: Queue) -> Message:
 
 
 def time_to_live(queue: Queue, message: Message) -> int:
-    """The queue's time to live or the message's own, whichever is shorter; NO_TTL: neither
-    has one.
-    """
+    """The shorter time to live, the queue's or the message's own; NO_TTL: neither has one."""
     ttl_us = message[TTL_US] if queue.stream is None else NO_TTL
     if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
         ttl_us = queue.ttl_us

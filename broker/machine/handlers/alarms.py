@@ -21,9 +21,7 @@ def alarm_element(name: str, subject: str, detail: str) -> int:
 
 
 def on_alarm(state: State, session: int, command: Alarm) -> int:
-    """Set or end an alarm. The session identifies the sender, so no member can speak for
-    another.
-    """
+    """Set or end an alarm. The session identifies the sender, so nobody can speak for another."""
     _, subject, on, detail = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
     if name is None or subject not in WORDS or len(detail) > DETAIL_MAX:

@@ -1,5 +1,4 @@
-"""Cold start: no session continues, so only durable content is kept, and it may have been
-delivered.
+"""Cold start: no session continues; durable content is kept, and may have been delivered before.
 
 The messages of a queue are renumbered at the position of the activation, and a million of them take
 the better part of a second. A member that must keep its ring turning looks through its queues

@@ -297,8 +297,7 @@ def follow(state: State) -> None:
 
 
 def define_first(state: State) -> None:
-    """In a new cluster define the default virtual host, and `guest` (from the member's own
-    machine)."""
+    """In a new cluster define the default virtual host, and `guest` (from the member's machine)."""
     for what, vhost, name, body in (
         ("vhost", "", DEFAULT_VHOST, _VHOST),
         ("user", "", DEFAULT_USER, _GUEST),

@@ -97,8 +97,9 @@ def _drop(state: State, key: tuple[int, bytes]) -> None:
 
 
 def refusal_of(state: State, command: Command) -> Refusal | None:
-    """The refusal of a command that a majority of the voters died of, like any hard error of a
-    client."""
+    """The refusal of a command that a majority of the voters died of, like a client's hard
+    error.
+    """
     kind = command[0]
     if not any(kind == one for one, _ in state.poison):
         return None

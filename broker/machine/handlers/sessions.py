@@ -282,9 +282,7 @@ def _end_leases(state: State) -> None:
 
 
 def on_voters(state: State, _session: int, command: Voters) -> int:
-    """Change the voters. If two operators do so at once, `before` no longer holds for the
-    second.
-    """
+    """Change the voters. If two operators do so at once, `before` is wrong for the second."""
     _, before, after = command
     if before != state.voters or not after:
         return IGNORED

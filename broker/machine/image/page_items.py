@@ -19,9 +19,7 @@ from broker.waiting.page_format import contents_of, unpack
 from broker.waiting.pager import summary_of
 
 PAGE_BYTES_MAX = 1 << 20
-"""The most memory that the messages of an unchanged page take; larger pages go message by
-message.
-"""
+"""The most memory of the messages in an unchanged page; larger pages go message by message."""
 
 
 def goes_as_it_is(block: Block[Message]) -> bool:

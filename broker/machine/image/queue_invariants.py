@@ -106,8 +106,7 @@ def _check_last_values(queue: Queue, last: LastValues, held: dict[int, Message])
 
 
 def _check_groups(state: State, queue: Queue, groups: Groups[Consumer]) -> None:
-    """All knowledge of groups follows from the waiting messages, their holders, and the kept
-    groups."""
+    """All knowledge of groups follows from waiting messages, their holders, and kept groups."""
     waiting: dict[bytes, list[int]] = {}
     for place, message in queue.returned.items():
         waiting.setdefault(group_key(groups, message), []).append(place)

@@ -105,9 +105,7 @@ def _untrack() -> None:
 
 
 class _Reader:
-    """One method per item name, in the order in which the items come; one method for all
-    schedules.
-    """
+    """One method per item name, in the order of the items; one method for all schedules."""
 
     def __init__(self, state: State, *, own: bool) -> None:
         self.state = state

@@ -51,7 +51,7 @@ HINTS = (
     "qpid.page_factor",
     "qpid.paging",
 )
-"""How Qpid's broker stores a queue; this broker keeps long queues on disk and has no journal
+"""How Qpid's broker stores a queue; this broker keeps long queues on disk, without journal
 files.
 """
 _REPLICATE, _LEVELS = "qpid.replicate", ("none", "configuration", "all")

@@ -34,8 +34,9 @@ def deletion_work(queue: Queue) -> int:
 
 
 def delete_queue(state: State, queue: Queue) -> int:
-    """Delete it with its consumers, bindings and ready messages; unacked ones stay with their
-    channels."""
+    """Delete it with its consumers, bindings and ready messages; unacked ones stay with
+    channels.
+    """
     forget_all_returns(state, queue)
     close_window(state, queue)
     close_stream(state, queue)

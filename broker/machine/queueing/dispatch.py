@@ -232,8 +232,7 @@ def _dispatch_group(state: State, queue: Queue, groups: Groups[Consumer]) -> boo
 
 
 def _pending_consumer(queue: Queue, groups: Groups[Consumer]) -> Consumer | None:
-    """A consumer with credit that holds a group with more waiting messages; it is taken out of the
-    service."""
+    """A consumer with credit whose group has more waiting messages; taken out of the service."""
     pending = groups.pending
     while pending:
         consumer = next(iter(pending))

@@ -21,9 +21,7 @@ def group_key(groups: Groups[Consumer], message: Message) -> bytes:
 def note_group(
     state: State, queue: Queue, groups: Groups[Consumer], seq: int, message: Message
 ) -> None:
-    """Record it in the member log. Where groups are kept, a message without a key is of no
-    group.
-    """
+    """Record it in the member log. Where groups are kept, a message without a key has no group."""
     key = group_key(groups, message)
     if key or not groups.keeps:
         what = IN_GROUP | FLAG if groups.keeps else IN_GROUP

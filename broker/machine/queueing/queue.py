@@ -115,8 +115,7 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
 def take_of_group(
     state: State, queue: Queue, groups: Groups[Consumer], holder: Consumer | None
 ) -> tuple[int, Message, bool] | None:
-    """Like `take`: the next message that this consumer, or a get, may have; it then holds the
-    group."""
+    """Like `take`, for this consumer or a get, which then holds the message's group."""
     place = groups.next_of(holder)
     if place is None:
         return None
@@ -248,8 +247,7 @@ def replace(state: State, queue: Queue, place: int, newer: Message) -> None:
 
 
 def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
-    """Remove the first ready message; `what` is the move. If it is published next, its row names
-    it."""
+    """Remove the first ready message; `what` is the move, which names a message published next."""
     seq, message, redelivered = take(state, queue)
     of = limit_told(queue) if what == OVER_LIMIT else 0
     if what in _PUBLISHED_NEXT:
@@ -366,9 +364,7 @@ def forget_all_returns(state: State, queue: Queue) -> None:
 
 
 def _keep_returns_of_held(state: State, queue: Queue) -> None:
-    """All ready messages go. Only the remaining counts are hashed: a million of them take
-    seconds.
-    """
+    """All ready messages go. Only the remaining counts are hashed: a million take seconds."""
     counts, gone = queue.returns, queue.returned
     kept: dict[int, int] = {}
     if queue.unacked and len(counts) * 4 < len(gone):  # looking one up takes about as long as four

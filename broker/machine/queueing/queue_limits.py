@@ -32,9 +32,7 @@ from broker.machine.state import KEY, NUMBER, Letter, Message, Queue, State, rea
 
 
 def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
-    """Whether `more` further messages would be too many. The dead letters kept for the queue
-    count.
-    """
+    """Whether `more` further messages are too many. Dead letters kept for the queue count."""
     count, size, kept = ready_count(queue), queue.ready_bytes, queue.letters
     if kept is not None:
         count, size = count + ready_count(kept), size + kept.ready_bytes
@@ -42,8 +40,7 @@ def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
 
 
 def is_over(queue: Queue) -> bool:
-    """Whether it holds more than it may. A stream keeps its last message, which may still be
-    unread."""
+    """Whether it holds more than it may. A stream keeps its last message, perhaps still unread."""
     return (ready_count(queue) > queue.max_length >= 0) or (
         queue.ready_bytes > queue.max_bytes >= 0 and (queue.stream is None or len(queue.ready) > 1)
     )

@@ -60,9 +60,7 @@ _BY_HEADERS = ("headers", FEDERATION_UPSTREAM)
 
 
 def add_vhost(state: State, name: str) -> None:
-    """Add a virtual host with the exchanges that AMQP demands, and the one that announces
-    members.
-    """
+    """Add a virtual host with the exchanges that AMQP demands, and the one for failover."""
     vhost = state.vhosts[name] = Vhost(name)
     for exchange, kind in _PREDECLARED:
         add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
@@ -327,8 +325,7 @@ def _work_to_match(source: Exchange, keys: tuple[str, ...], properties: bytes) -
 def _matching(
     source: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
 ) -> list[Binding]:
-    """The bindings that get the message; one may match by several keys. A choice goes by the first
-    key."""
+    """The bindings that get the message, perhaps by several keys. A choice uses the first key."""
     if source.routes_as in ("fanout", FEDERATION_UPSTREAM):
         return list(source.bindings.values())
     if source.routes_as == "headers":

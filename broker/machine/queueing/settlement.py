@@ -68,8 +68,7 @@ def requeue(
 
 
 def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:
-    """Count the return. The broker's loss of a member is not the message's fault, and does not
-    count."""
+    """Count the return. The loss of a member is not the message's fault, and does not count."""
     if what == MEMBER_LOST or not counts_returns(queue):
         return False
     count = count_return(state, queue, seq)

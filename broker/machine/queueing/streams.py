@@ -347,9 +347,7 @@ def _message_at(state: State, queue: Queue, place: int) -> Message:
 
 
 def forget_readers(state: State, queue: Queue) -> None:
-    """Forget readers that were removed from the queue. Without any an ordinary queue is as
-    before.
-    """
+    """Forget readers removed from the queue. Without any an ordinary queue is as before."""
     readers = queue.readers
     if readers is None:
         return
@@ -400,8 +398,7 @@ def arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
 
 
 def _arrival(place: int) -> int:
-    """The arrival number of a place in a queue with priorities, whether the message came back or
-    not."""
+    """The arrival number of a place in a queue with priorities, returned or not."""
     return (place & _IN_RANK) >> 1
 
 
@@ -412,9 +409,7 @@ class There:
     def __init__(self, state: State, queue: Queue) -> None:
         self._state, self._queue = state, queue
         held, self.looked_at = _held(state, queue)
-        """The number of messages looked at, including those of other queues in the same
-        channels.
-        """
+        """Messages looked at, including those of other queues in the same channels."""
         waiting = {place: place for place in queue.returned}
         if queue.max_priority >= 0:  # their keys begin with their priority
             held = {_arrival(seq): one for seq, one in held.items()}

@@ -95,9 +95,7 @@ _ORDER = {
         "x-initial-cluster-size", "x-queue-leader-locator",
     ))
 }  # fmt: skip
-"""The order in which RabbitMQ checks arguments, which decides which of several wrong ones it
-names.
-"""
+"""The order in which RabbitMQ checks arguments: of several wrong ones it names the first."""
 QUEUE_ARGUMENTS = tuple(
     dict.fromkeys((*_COMPARED, *_OF_STREAMS, *_OF_WINDOW, "x-consumer-timeout"))
 )

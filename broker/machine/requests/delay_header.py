@@ -63,9 +63,7 @@ def check_type(arguments: Table) -> Refusal | None:
 
 
 def queue_name(exchange: str) -> str:
-    """The name of the queue in which its messages wait; no client can declare a queue of this
-    name.
-    """
+    """The name of the queue in which its messages wait; no client can declare this name."""
     return _NAME + exchange
 
 

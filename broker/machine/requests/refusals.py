@@ -174,9 +174,7 @@ def unknown_tag(tag: int) -> Refusal:
 
 
 def too_much(what: str, asked: int, limit: int, instead: str) -> Refusal:
-    """A bound of `broker.machine.limits`: the same at all members, and not changed by any
-    option.
-    """
+    """A bound of `broker.machine.limits`: the same at all members, changed by no option."""
     return precondition_failed(f"{what}: {asked}, the limit is {limit}; {instead}")
 
 

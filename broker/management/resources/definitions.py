@@ -225,8 +225,7 @@ def _vhost_body(call: Call, body: Object) -> Table:
 
 
 def vhost_values(body: Object) -> Table:
-    """The values of a virtual host in a body or document. RabbitMQ repeats all of them as
-    `metadata`."""
+    """The values of a virtual host in a body or document, which RabbitMQ repeats as `metadata`."""
     again = body.get("metadata")
     said = {**again, **body} if isinstance(again, dict) else body
     return _values(said, "description", "tags", DEFAULT_QUEUE_TYPE)

@@ -99,9 +99,7 @@ async def mirror_critical(call: Call) -> Reply:
 
 
 async def certificates(call: Call) -> Reply:
-    """Whether the certificate that clients see is valid for this long; without TLS there is
-    none.
-    """
+    """Whether the certificate that clients see is valid for this long, if there is TLS."""
     within, unit = call.names["within"], call.names["unit"]
     if not (within.isascii() and within.isdigit()) or len(within) > 5 or unit not in DAYS:
         raise bad_request(f"Invalid time: a whole number, then one of {', '.join(DAYS)}")

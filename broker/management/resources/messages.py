@@ -42,9 +42,7 @@ MOVE_S = 20.0
 """One call moves as many messages as fit into this time; the rest needs another call."""
 TRUNCATE_DEFAULT = 1 << 31
 PIECE = 3 << 14
-"""Bytes of a payload handled at once: whole groups of base64, three bytes or four characters
-each.
-"""
+"""Bytes of a payload handled at once: whole base64 groups, of three bytes or four characters."""
 MODES = {
     "ack_requeue_true": (True, True), "reject_requeue_true": (True, True),
     "ack_requeue_false": (False, False), "reject_requeue_false": (False, True),

@@ -76,8 +76,7 @@ def _check_one(epoch: int, primary: PrimaryView, activated: Activations) -> Iter
 def _contradicted(
     epoch: int, base: int, chain: str, activated: Activations, recorded: list[Run]
 ) -> str:
-    """Return how the applied commands contradict the beginning that an ACTIVE claims; "" if they do
-    not."""
+    """Return how the applied commands contradict the beginning that an ACTIVE claims, or ""."""
     if not activated:
         if any(run.first <= base + 1 <= run.last and run.decided == epoch for run in recorded):
             return f"epoch {epoch} began here, and the command at {base + 1} is no activation"

@@ -31,9 +31,7 @@ _ANCHORS = ", ".join(str(int(kind)) for kind in ANCHORS)
 
 
 class Differences(NamedTuple):
-    """How much was compared; by kind of difference its first position, and the number of
-    positions.
-    """
+    """How much was compared; by kind of difference its first position, and how many positions."""
 
     batches: int
     positions: int

@@ -155,8 +155,7 @@ def _impossible_view(view: Row, newest: dict[str, int]) -> Iterator[str]:
 
 
 def _check_cold(rows: list[Row]) -> Iterator[Finding]:
-    """G20: in a cold start nobody carried its state over; a member that did would have lost
-    messages."""
+    """G20: in a cold start nobody carried its state over, or messages would have been lost."""
     begun: dict[tuple[str, int], int] = {}  # by incarnation, the first epoch that it was active in
     cold: dict[int, Row] = {}
     for row in rows:

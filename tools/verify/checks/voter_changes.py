@@ -195,9 +195,7 @@ def _incarnation(change: RoleChange, primaries: Mapping[int, PrimaryView]) -> st
 
 
 def _not_allowed(change: RoleChange, holder: str | None, since: int) -> str:
-    """Return how this change contradicts the holder of the role; "": it does not, as far as
-    known.
-    """
+    """Return how this change contradicts the holder of the role; "" if not, as far as known."""
     if holder is None:
         return ""
     name = holder.rsplit("/", 1)[0]

@@ -100,8 +100,7 @@ def told_history(
     *,
     absent: bool = True,
 ) -> ToldHistory:
-    """Return the history that the members' available `segments` tell; `rows` are the control rows
-    of all.
+    """Return the history that the members' `segments` tell; `rows` are all control rows.
 
     `absent`: there may be members without an available log.
 
@@ -163,9 +162,7 @@ def check_histories(
 
 
 def _bins(client_segments: Sequence[Path], stretches: Sequence[Stretch]) -> int:
-    """Return the number of bins that keeps each at a size that fits in memory; two cores want
-    two.
-    """
+    """Return the number of bins that keeps each small enough for memory; two cores want two."""
     sources = {stretch.file for stretch in stretches}
     return -(-count_rows([*client_segments, *sources]) // ROWS_IN_BIN)
 

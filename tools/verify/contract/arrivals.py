@@ -1,5 +1,4 @@
-"""G20, G23, G30: an accepted publish becomes one message, which enters each queue of its route
-once.
+"""G20, G23, G30: an accepted publish becomes one message, once in each queue of its route.
 
 Numbers of messages rise by one, and so do the places in each queue; a message that enters a queue
 is the one that the command has just published, with its persistence.

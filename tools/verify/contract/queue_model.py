@@ -118,9 +118,7 @@ class _ModelQueue:
         return self.next_seq - self.count()
 
     def arrival(self, seq: int) -> int:
-        """Return how many messages arrived before this one; for delayed ones, the low bits of
-        that.
-        """
+        """Return how many messages arrived before this one; for delayed ones, its low bits."""
         if self.delays:
             return (seq >> 1) & ((1 << _ARRIVAL_BITS) - 1)
         return (seq & ((1 << _RANK_SHIFT) - 1)) >> 1 if self.ranked else seq
@@ -198,8 +196,7 @@ class _ModelQueue:
         return Message(content or 0, None, True)
 
     def is_read(self) -> bool:
-        """Return whether there may be readers: not if new messages may come before a reader's
-        place."""
+        """Return whether there may be readers: not if new messages may come before their places."""
         return not self.ranked or self.last_values or self.grouped
 
     def read(self, op: int, flag: bool, seq: int, of: int, detail: int) -> None:
@@ -372,8 +369,7 @@ class Model:
         self.next_message += 1 if number else 0
 
     def misplaced(self, readers: Iterable[ReaderRow]) -> Iterator[tuple[int, str]]:
-        """Yield the queues of readers whose place in the log differs from the one their moves lead
-        to."""
+        """Yield the queues of readers whose place in the log differs from that of their moves."""
         for number, channel, name, offset, filtered in readers:
             queue = self.queues.get(number)
             if queue is None or not queue.is_read():

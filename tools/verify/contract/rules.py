@@ -67,8 +67,7 @@ def broken(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> st
 
 
 def first_of_each(rows: str) -> str:
-    """Return the SELECT of the first breach of each rule in these rows, with the number of
-    breaches."""
+    """Return the SELECT of each rule's first breach in these rows, with the number of breaches."""
     return f"""
         SELECT rule, position, ordinal, queue, seq, channel, since, more, n FROM (
             SELECT rule, position, ordinal, queue, seq, channel, since, more,

@@ -132,8 +132,7 @@ def receiving(command: str | None, url: str | None) -> Iterator[list[Receiver]]:
 
 
 def to_command(command: str) -> Deliver:
-    """Return a function that runs a command for each alert, with the JSON document as standard
-    input."""
+    """Return a function that runs a command for each alert, with the JSON document as input."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -165,8 +164,7 @@ def to_command(command: str) -> Deliver:
 
 
 def to_webhook(url: str, try_s: float = TRY_S) -> Deliver:
-    """Return a function that sends a JSON document to a URL with POST; each try ends within
-    `try_s`."""
+    """Return a function that sends JSON to a URL with POST; each try ends within `try_s`."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

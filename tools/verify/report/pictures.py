@@ -289,9 +289,7 @@ def _bars(frame: _Frame, spans: list[Span], y: int, look: str, member: str) -> I
 
 
 def _away(timeline: Timeline, incarnations: list[IncarnationTimeline]) -> str:
-    """Return how much of the time a member was in no primary; "" for less than one in a
-    thousand.
-    """
+    """Return the share of time that a member was in no primary; "" for less than a thousandth."""
     inside = sum(span.end_us - span.begin_us for one in incarnations for span in one.spans)
     share = 100 * (1 - inside / max(timeline.end_us - timeline.begin_us, 1))
     if share < 0.1:

@@ -61,9 +61,7 @@ class Report:
         return [one for one in self.checks if one.due and not one.rows]
 
     def verdict(self) -> Iterator[str]:
-        """Yield, if no promise was broken, which of them were seen to hold, and in how many
-        items.
-        """
+        """Yield, if no promise was broken, which were seen to hold, and in how many items."""
         held = {promise: on for promise, on in self.held.items() if promise != "LOG"}
         how = "consistent as far as looked" if self.unseen else "consistent"
         yield f"{how}: {', '.join(held)} hold in these logs"

@@ -55,9 +55,7 @@ class Exchange:
         self.bins = bins
 
     def scatter(self, tables: Tables, step: int) -> Iterator[Piece]:
-        """Yield the rows of tables for the bins of this step; after the last step all go to
-        bin 0.
-        """
+        """Yield the rows of tables for the bins of this step; after the last all go to bin 0."""
         for name, table in tables.items():
             taken = [one.keys[name] for one in self.steps[step:] if name in one.keys]
             if not len(table) or not (taken or step == len(self.steps)):

@@ -49,8 +49,7 @@ class Intake:
         self.coming = mark
 
     def set_throttle(self, hold_s: float) -> None:
-        """Set the delay of each token, bounded by the hold time of an idle ring so that none is
-        missed."""
+        """Set the delay of each token, at most an idle ring's hold so that none is missed."""
         self.throttle_s = min(max(hold_s, 0.0), self._throttle_max_s)
 
 

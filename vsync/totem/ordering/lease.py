@@ -34,8 +34,7 @@ class Lease:
     """One member's own lease, and the leases of members with which it shared a ring."""
 
     def __init__(self, longest_ms: int) -> None:
-        """`longest_ms`: the longest lease that this member ever agrees to; a token cannot claim
-        more."""
+        """`longest_ms`: the longest lease that this member agrees to; a token cannot claim more."""
         self.seconds = 0.0  # the current one
         self.ring = NO_RING
         self._longest_ms = longest_ms

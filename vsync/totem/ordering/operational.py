@@ -372,15 +372,15 @@ class OperationalPhase:
         return self._intake.throttle_s > 0 or self._own.fell
 
     def _report_news(self) -> None:
-        """Tell all members what else it holds; tell only the keeper what it delivered, and its
-        mark."""
+        """Tell all members what else it holds; the keeper also what it delivered, and its mark."""
         ring, reports = self.ring, self._reports
         holds_more = reports.upto > reports.told[0]
         self._report(ring.others if holds_more else (ring.members[reports.keeper],))
 
     def _settle_early(self, token: Token, now: float) -> None:
-        """At the keeper: handle what all have delivered, the marks this makes visible, the next
-        frame."""
+        """At the keeper: handle what all have delivered, marks this makes visible, the next
+        frame.
+        """
         ring, reports = self.ring, self._reports
         delivered = reports.delivered_by_all(ring.safe)
         if delivered > token.everywhere:

@@ -174,8 +174,7 @@ class Reassembly:
         return len(self._parts)
 
     def add(self, sender: Member, items: list[bytes]) -> tuple[list[bytes], str]:
-        """Take one piece; return the payload that it completes (none or one), and a counter name or
-        "".
+        """Take one piece; return the payload it completes (none or one), and a counter name or "".
 
         Pieces come in total order and each ring starts a payload at its first piece, so anything
         else comes from a faulty sender; all receivers drop it alike.

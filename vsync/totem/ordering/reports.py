@@ -110,9 +110,7 @@ class Reports:
         return held
 
     def delivered_by_all(self, here: int) -> int:
-        """The seq up to which all members have delivered everything; `here`: the keeper
-        itself has.
-        """
+        """The seq up to which all members have delivered; `here`: the keeper itself has."""
         if len(self._latest) < self._members - 1:
             return 0
         for one in self._latest.values():
@@ -181,8 +179,7 @@ class OwnMark:
         return mark, covers
 
     def shown(self, delivered: int, before: int) -> int:
-        """The mark that the token shows from now on, in place of `before`; `delivered`: by all
-        members."""
+        """The mark that the token shows now, in place of `before`; `delivered`: by all members."""
         later = self._later
         while later and later[0][0] <= delivered:
             self._due = later.popleft()[1]

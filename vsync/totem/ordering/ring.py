@@ -135,9 +135,7 @@ class Ring:
         self.idle = self.idle + 1 if self.settled and token.marks == self.marks else 0
 
     def installed(self) -> None:
-        """Restart the count of idle visits: visits during recovery say nothing about the
-        backlog.
-        """
+        """Restart the count of idle visits: those during recovery say nothing of the backlog."""
         self.idle = 0
 
     @property
@@ -185,9 +183,7 @@ class Ring:
     # -- the visit ---------------------------------------------------------------------------
 
     def visit(self, token: Token, source: Source, mark: int, ahead: int) -> Visit:
-        """Serve, request, send, and update the token. `ahead`: how many frames may trail the
-        token.
-        """
+        """Serve, request, send, and update the token. `ahead`: frames that may trail the token."""
         window, config = self.window, self.config
         # Read at once.
         _, hop, seq, aru, aru_by, sent, backlog, recovering, marks, asked_for, _, everywhere = token

@@ -33,9 +33,7 @@ SMOOTHING = 1 / 8
 LEASE_ROTATIONS = 3
 """A lease counts from the last token but one: two rotations, and one to spare."""
 SAID_BEFORE_HOLD = 3
-"""This many tokens carry the longer lease before one is held: a member acts for the lesser of
-two.
-"""
+"""This many tokens say the longer lease before one is held: a member acts for the lesser of two."""
 TIMEOUT_ROTATIONS = 2
 TIMEOUT_LEASES = 3
 """As with the default settings: a slow ring is not given up within its lease."""
