@@ -1,6 +1,6 @@
-"""A thread for file work that no turn waits for: evidence, looking after the store's files.
+"""A thread for file work that no turn waits for: evidence, watching the store's files.
 
-Started with the member: a machine that has no memory left for a new thread still stops in order.
+Started with the member, so that a machine without memory for a new thread still stops in order.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Work: TypeAlias = Callable[[], object]
-"""Runs on the thread.  What it returns, if that can be called, is called on the loop."""
+"""Runs on the thread. Its result, if callable, is called on the loop."""
 
 
 class FileThread:
-    """Does one piece of work after the other, in order."""
+    """Does its pieces of work one after the other, in order."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_failed: Callable[[Exception], object]
     ) -> None:
-        """`on_failed` gets, on the loop, what a piece of work raised; the next is done anyway."""
+        """`on_failed` gets, on the loop, the exception of a piece of work; the next one runs
+        anyway."""
         self._loop, self._on_failed = loop, on_failed
         self._queue: queue.SimpleQueue[Work] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="files", daemon=True).start()
 
     def do(self, work: Work) -> None:
-        """Have it done."""
+        """Schedule it."""
         self._queue.put(work)
 
     async def settled(self, patience_s: float) -> bool:

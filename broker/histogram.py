@@ -1,4 +1,4 @@
-"""Histogram of durations: how many took up to each bound, and quantiles of the latest ones."""
+"""A histogram of durations: how many took up to each bound, and quantiles of the latest ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BOUNDS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 LATEST = 1000
-"""Of so many durations a quantile is taken."""
+"""Number of durations from which a quantile is taken."""
 
 
 class Histogram:
@@ -21,12 +21,13 @@ class Histogram:
         self._latest: deque[float] = deque(maxlen=LATEST)
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
         self._latest.append(seconds)
 
     def quantile(self, share: float) -> float:
-        """Return what this share of the latest ones did not exceed; 0 before the first."""
+        """Return the duration that this share of the latest ones did not exceed; 0 before the
+        first."""
         latest = sorted(self._latest)
         return latest[min(int(share * len(latest)), len(latest) - 1)] if latest else 0.0

@@ -1,6 +1,6 @@
-"""A log that many may write to: of each kind of line only so many in a while, then their number.
+"""A rate-limited log: a limited number of lines of each kind in a while, then only their count.
 
-Who connects can have lines written, a thousand a second if it wants to, and a disk full of them.
+Clients that connect can cause lines, a thousand a second if they want to, and so fill a disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ KINDS_MAX = 64
 
 
 class _Window:
-    """What was written of one kind since `began`."""
+    """The lines of one kind written since `began`."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -22,7 +22,7 @@ class _Window:
 
 
 class RationedLog:
-    """Writes with `log(kind, text)`; `clock` counts seconds.  Call `wake` now and then."""
+    """Writes with `log(kind, text)`; `clock` counts seconds. Call `wake` now and then."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class RationedLog:
         self._windows: dict[str, _Window] = {}
 
     def __call__(self, kind: str, text: str) -> None:
-        """One line, unless there were too many of its kind."""
+        """Write one line, unless there were too many of its kind."""
         self.wake()
         window = self._windows.get(kind)
         if window is None:
             if len(self._windows) >= KINDS_MAX:
-                kind = next(iter(self._windows))  # told apart no further
+                kind = next(iter(self._windows))  # not distinguished further
             window = self._windows.setdefault(kind, _Window(self._clock()))
         if window.written < self._lines:
             window.written += 1
@@ -50,12 +50,12 @@ class RationedLog:
             window.left_out += 1
 
     def leaves_out(self, kind: str) -> bool:
-        """Whether the last line of this kind was left out, and its number is still to be said."""
+        """Whether the last line of this kind was left out, and the count is still to be written."""
         window = self._windows.get(kind)
         return window is not None and window.left_out > 0
 
     def wake(self) -> None:
-        """Say what was left out of the windows that are over."""
+        """Write the counts of lines left out in the windows that are over."""
         now = self._clock()
         for kind, window in list(self._windows.items()):
             if now - window.began > self._window_s:
