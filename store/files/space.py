@@ -142,7 +142,7 @@ class Reserve:
             return True
 
     def tend(self, free: int) -> None:
-        """Take the reserve back, if it was given up and as much again is free."""
+        """Take the reserve, if it is not held and as much again would stay free."""
         if free < 2 * self.bytes + START_BYTES or self.held:
             return
         with self._lock:
