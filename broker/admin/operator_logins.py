@@ -39,7 +39,7 @@ class OperatorLogins:
                 "not-active", "this member has no state yet, so it does not know who may log in"
             )
         claim = Claim(user, password, host_of(peer), is_loopback(peer), operates=True)
-        return self._gateway.logins.judge(claim, time.monotonic(), then)
+        return self._gateway.logins.checks.judge(claim, time.monotonic(), then)
 
     def at_once(
         self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
@@ -48,7 +48,7 @@ class OperatorLogins:
 
         Raises QueryRefused.
         """
-        if wait := self._gateway.logins.wait_s(host_of(peer), user, time.monotonic()):
+        if wait := self._gateway.logins.checks.wait_s(host_of(peer), user, time.monotonic()):
             self._gateway.counters["slowed"] += 1
             text = f"too many logins failed from {host_of(peer)}: try again in {math.ceil(wait)} s"
             raise QueryRefused("access-refused", text)
@@ -56,7 +56,7 @@ class OperatorLogins:
 
     async def in_turn(self, user: str, password: str, peer: str) -> Login:
         """As `judge`, when it is this one's turn. Raises QueryRefused, too, where too many wait."""
-        logins, host = self._gateway.logins, host_of(peer)
+        logins, host = self._gateway.logins.checks, host_of(peer)
         turn_s = logins.turn_s(host, user, time.monotonic())
         if turn_s != 0.0:
             self._gateway.counters["slowed"] += 1

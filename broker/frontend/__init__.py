@@ -1,1 +1,17 @@
-"""Client connections: sockets, channels, AMQP methods in, replies and deliveries out."""
+"""Client connections: sockets, channels, AMQP methods in, replies and deliveries out.
+
+Who owns what, from a client's bytes by the ordered command to its answer:
+
+| object | owns |
+| --- | --- |
+| `ClientLink` | a socket, and the output that it has not taken yet |
+| `Client` | the AMQP connection, its channels, and what waits before it is looked at (`kept`) |
+| `LocalChannel` | numbers of publishes, a transaction, replies held back, confirms that are due |
+| `ClientLogins` | who a client is; logins that are slowed, or asked of a server |
+| `Admission` | whether clients are let in now, and those who wait for that |
+| `Gateway` | all clients by number, the commands of this turn, who has output, the fence, alarms |
+| `Outbox` | effects that wait for the fence or for their position, and the channels they are for |
+
+`dispatch`, `methods` and `needs` own nothing: by them an event of a client becomes commands.  A
+command is forgotten here once the order has it; what comes of it names connection and channel.
+"""

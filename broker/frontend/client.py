@@ -18,7 +18,7 @@ from broker.amqp.errors import reply_text
 from broker.amqp.events import Event
 from broker.amqp.fields import Value, clip, encode_short_string
 from broker.amqp.handshake import (
-    Authenticate,
+    Credentials,
     Limits,
     ServerIdentity,
     has_capability,
@@ -49,6 +49,26 @@ REQUESTS_LIGHT_MAX = 256
 _SHORT_STRINGS_KEPT_MAX = 1024
 
 
+class Logins(Protocol):
+    """Who the clients of a member are, and what each may, by whoever knows it."""
+
+    mechanisms: tuple[str, ...]
+    """How a client may log in, but for those that take a certificate."""
+
+    def authenticate(self, credentials: Credentials, client: Client) -> str | None:
+        """Return the user that it is; "": none; None: it is told later."""
+
+    def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
+        """What it may do there, as whoever let it in says."""
+
+    def ask(self, client: Client, questions: Collection[AuthQuestion]) -> None:
+        """Look again at what it keeps when a server has answered all of this: then the answers are
+        in `client.told`."""
+
+    def login_by(self, client: Client, secret: str) -> Login | None:
+        """What would become of its login with this; None: it is asked, as by `ask`."""
+
+
 class Port(Protocol):
     """What the clients of a member share: the gateway, as they see it."""
 
@@ -62,8 +82,6 @@ class Port(Protocol):
     limits: Limits
     access: Access
     session: int
-    mechanisms: tuple[str, ...]
-    """How a client may log in, but for those that take a certificate."""
     identity: ServerIdentity
     new_name: Callable[[str], str]
     fenced: bool
@@ -79,6 +97,10 @@ class Port(Protocol):
     alarm: str
     """Why no publishes are taken; empty: they are."""
 
+    @property
+    def logins(self) -> Logins:
+        """Who they are, and what they may."""
+
     def admit(self, client: Client, user: str, vhost: str) -> int | None:
         """A number for this connection, never used again; 0 if it was refused, and None if it is
         to wait until this is known."""
@@ -88,16 +110,6 @@ class Port(Protocol):
 
     def is_idle(self, conn: int, channel: int) -> bool:
         """Whether this member may reply, and nothing hangs on the channel that it knows of."""
-
-    def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
-        """What it may do there, as whoever let it in says."""
-
-    def ask(self, client: Client, questions: Collection[AuthQuestion]) -> None:
-        """Look again at what it keeps when a server has answered all of this: then the answers are
-        in `client.told`."""
-
-    def login_by(self, client: Client, secret: str) -> Login | None:
-        """What would become of its login with this; None: it is asked, as by `ask`."""
 
     def mark_writable(self, client: Client) -> None:
         """It has output, or has ended."""
@@ -119,7 +131,6 @@ class Client:
         self,
         port: Port,
         peer: str,
-        authenticate: Authenticate,
         now: float,
         encryption: Encryption | None = None,
     ) -> None:
@@ -149,10 +160,11 @@ class Client:
         self.unreported: dict[int, LocalChannel] = {}  # channels with writes to report as SENT
         self.rights = Rights(port.access, "", "")  # of its user, once a virtual host is open
         proven = encryption is not None and encryption.certificate is not None
-        mechanisms = (*port.mechanisms, "EXTERNAL") if proven else port.mechanisms
+        mechanisms = (*port.logins.mechanisms, *(["EXTERNAL"] if proven else []))
         self.connection = ServerConnection(
-            authenticate, port.limits, port.identity, now, mechanisms
-        )
+            lambda credentials: port.logins.authenticate(credentials, self),
+            port.limits, port.identity, now, mechanisms,
+        )  # fmt: skip
         # Encoded once: consumer tags, and exchange with key, of what is delivered here.
         self.short_tags: dict[str, bytes] = {}
         self.short_addresses: dict[tuple[str, str], bytes] = {}
@@ -217,7 +229,7 @@ class Client:
     def hold(self, event: Event, questions: Collection[AuthQuestion]) -> None:
         """This waits until a server has answered, and so does all that comes after it."""
         self.kept.hold(event)
-        self.port.ask(self, questions)
+        self.port.logins.ask(self, questions)
 
     # -- replies ---------------------------------------------------------------------------------
 

@@ -233,12 +233,12 @@ def _on_secret(client: Client, event: SecretUpdated) -> None:
     port = client.port
     if not client.conn:
         return  # what came before it has closed the connection: it is no further guess
-    login = port.login_by(client, event.secret)
+    login = port.logins.login_by(client, event.secret)
     if login is None:
         client.kept.hold(event)
     elif login.backend:
         client.login = login
-        client.rights = port.rights_of(client, client.connection.user, client.vhost)
+        client.rights = port.logins.rights_of(client, client.connection.user, client.vhost)
         client.send(0, "connection.update-secret-ok")
         said = f": {event.reason[:128]}" if event.reason else ""
         port.tell("connected", f"{client.describe()} renewed its secret{said}")
@@ -262,7 +262,7 @@ def _refuses_channel(client: Client) -> bool:
 
 def _on_open(client: Client, event: OpenRequested) -> None:
     port = client.port
-    client.rights = port.rights_of(client, event.user, event.vhost)
+    client.rights = port.logins.rights_of(client, event.user, event.vhost)
     conn = port.admit(client, event.user, event.vhost)
     if conn is None:
         client.kept.hold(event)

@@ -49,12 +49,11 @@ import base64
 import secrets
 from collections.abc import Callable, Collection
 
-from broker.access.access import SYSTEM, Access, Rights, how_to_let_in
-from broker.access.auth_server import AuthQuestion
-from broker.access.backends import HTTP, Login
+from broker.access.access import SYSTEM, Access, how_to_let_in
+from broker.access.backends import HTTP
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
-from broker.amqp.handshake import Credentials, Limits, ServerIdentity
+from broker.amqp.handshake import Limits, ServerIdentity
 from broker.frontend.client import Client
 from broker.frontend.dispatch import on_events, release
 from broker.frontend.encryption import Encryption
@@ -121,11 +120,10 @@ class Gateway:
         self._last_conn = 0
         on_work = on_work or (lambda: None)
         self.admission = Admission(member, self, on_work)
-        self._logins = ClientLogins(
+        self.logins = ClientLogins(
             self, self.admission, on_work,
             cert_login_from=cert_login_from, anonymous_user=anonymous_user,
         )  # fmt: skip
-        self.logins, self.mechanisms = self._logins.checks, self._logins.mechanisms
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -135,11 +133,7 @@ class Gateway:
         """A new connection. `is_local`: from this machine's loopback address; `encryption`: of a
         TLS connection, with the certificate that the client was verified by."""
         self.counters["connections"] += 1
-
-        def authenticate(credentials: Credentials) -> str | None:
-            return self._logins.authenticate(credentials, client)
-
-        client = Client(self, peer, authenticate, now, encryption)
+        client = Client(self, peer, now, encryption)
         client.is_local = is_local
         self._everyone[client] = None
         return client
@@ -147,7 +141,7 @@ class Gateway:
     def data_received(self, client: Client, data: bytes, now: float) -> None:
         """Bytes from its socket."""
         self.counters["bytes_in"] += len(data)
-        self._logins.now = now
+        self.logins.now = now
         on_events(client, client.connection.receive(data, now))
 
     def wake(self, client: Client, now: float) -> None:
@@ -172,7 +166,7 @@ class Gateway:
             self.following,
         ):
             clients.pop(client, None)
-        self._logins.forget(client)
+        self.logins.forget(client)
         self.counters["closed"] += 1
 
     def follow_definitions(self) -> None:
@@ -274,7 +268,7 @@ class Gateway:
 
     def refuse_overdue(self, now: float) -> None:
         """Tell the verdicts that are due, and refuse whoever has waited for too long."""
-        self._logins.tell_due(now)
+        self.logins.tell_due(now)
         self.admission.refuse_overdue(now)
 
     def is_gone(self, conn: int) -> bool:
@@ -315,7 +309,7 @@ class Gateway:
             return 0
         refused = client.rights.refuses_entry()
         if refused is None:
-            self.ask(client, client.rights.missing)
+            self.logins.ask(client, client.rights.missing)
             return None
         if refused:
             self._refuse_entry(client, refused)
@@ -337,15 +331,6 @@ class Gateway:
 
     def is_idle(self, conn: int, channel: int) -> bool:
         return not self.fenced and self.access.is_idle(self.session, conn, channel)
-
-    def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
-        return self._logins.rights_of(client, user, vhost)
-
-    def ask(self, client: Client, questions: Collection[AuthQuestion]) -> None:
-        self._logins.ask(client, questions)
-
-    def login_by(self, client: Client, secret: str) -> Login | None:
-        return self._logins.login_by(client, secret)
 
     def _not_ordered(self) -> list[tuple[str, str]]:
         """User and virtual host of the clients that the machine does not count yet."""

@@ -170,7 +170,7 @@ class Observation:
             "client_blocked_total": counters["blocked"],
             **{
                 f"logins_{kind}_total": count
-                for kind, count in clients.gateway.logins.counters.items()
+                for kind, count in clients.gateway.logins.checks.counters.items()
             },
             "messages_confirmed_total": counters["confirmed"],
             "confirm_p50_s": clients.confirm_took.quantile(0.5),

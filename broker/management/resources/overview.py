@@ -162,7 +162,7 @@ def node_rows(call: Call, spans: Spans = NO_SPANS) -> list[Object]:
 
 def _of_asked(call: Call) -> Object:
     """What a member shows only of itself."""
-    mechanisms = call.broker.clients.gateway.mechanisms
+    mechanisms = call.broker.clients.gateway.logins.mechanisms
     return {
         "contexts": [*_contexts(call)],
         "exchange_types": _exchange_types(),

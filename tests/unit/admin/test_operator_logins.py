@@ -33,7 +33,7 @@ def login(state: State, user: str, password: str, peer: str) -> Login | None:
 
 def gateway_of(state: State) -> SimpleNamespace:
     access = Access(lambda: state)
-    return SimpleNamespace(access=access, logins=LoginChecks(access))
+    return SimpleNamespace(access=access, logins=SimpleNamespace(checks=LoginChecks(access)))
 
 
 def at_once(_login: Login, _now: float) -> None:
@@ -58,7 +58,7 @@ def test_a_member_that_asks_a_file_only_knows_its_users_without_a_state_and_no_g
         passwords.hashed("secret", b"salt"), passwords.DEFAULT_ALGORITHM, ("monitoring",)
     )
     access = Access(lambda: Machine("a"), backends=Backends(("file",), {"ada": ada}))
-    gateway = SimpleNamespace(access=access, logins=LoginChecks(access))
+    gateway = SimpleNamespace(access=access, logins=SimpleNamespace(checks=LoginChecks(access)))
     assert login_at(gateway, "guest", "guest", HERE) == REFUSED
     assert login_at(gateway, "ada", "secret", ELSEWHERE) == Login("file", ("monitoring",))
 
@@ -74,7 +74,7 @@ def test_who_asked_before_there_was_a_state_is_not_slowed_as_one_who_guesses() -
         for _ in range(20):
             with suppress(QueryRefused):
                 assert login_at(gateway, "ada", "wrong", HERE) == REFUSED
-        turn_s = gateway.logins.delays.turn_s("127.0.0.1", "ada", time.monotonic())
+        turn_s = gateway.logins.checks.delays.turn_s("127.0.0.1", "ada", time.monotonic())
         assert (turn_s != 0.0) is slowed
 
 
@@ -146,7 +146,7 @@ def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> Non
         assert b"the login of user 'ada' was refused" in session.data_received(asked)
     assert not wire.all
     later = time.monotonic() + 3600
-    assert gateway.logins.wait_s("192.0.2.1", "ada", later) == 0.0
+    assert gateway.logins.checks.wait_s("192.0.2.1", "ada", later) == 0.0
 
 
 def test_over_http_guesses_that_come_at_one_moment_are_no_more_under_way() -> None:
@@ -191,6 +191,6 @@ def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
     assert waited[USER_FREE] == FIRST_S
     assert ask("right") == Login("internal")
     for _ in range(9):
-        gateway.logins.delays.turn_s("192.0.2.1", "ada", time.monotonic())
+        gateway.logins.checks.delays.turn_s("192.0.2.1", "ada", time.monotonic())
     with pytest.raises(QueryRefused, match="try again in 8 s"):
         ask("right")

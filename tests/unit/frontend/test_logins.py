@@ -99,6 +99,6 @@ def test_logins_are_counted_by_who_comes_in() -> None:
     logins = OperatorLogins(loop.gateway)
     for password in ("p", "p", "wrong"):
         logins.judge("u", password, "127.0.0.1:1", lambda *_: None)
-    assert loop.gateway.logins.counters == {
+    assert loop.gateway.logins.checks.counters == {
         "clients": 1, "clients_refused": 1, "operators": 2, "operators_refused": 1,
     }  # fmt: skip
