@@ -28,7 +28,7 @@ from broker.machine.limits import (
 )
 from broker.machine.machine import Machine
 from broker.machine.publishing.copies import Copies, copies_of, may_name_copies
-from broker.machine.queueing.routing import leads_to
+from broker.machine.queueing.bindings import leads_to
 from broker.machine.requests.exchange_types import CHOOSING
 from broker.machine.state import Channel, Exchange, Vhost, ready_count
 

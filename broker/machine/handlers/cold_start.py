@@ -23,7 +23,7 @@ from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.groups import group_key
 from broker.machine.queueing.last_values import last_value_key
 from broker.machine.queueing.queue import forget_all_returns, place_of, purge, seq_at
-from broker.machine.queueing.routing import remove_exchange
+from broker.machine.queueing.bindings import remove_exchange
 from broker.machine.queueing.windows import forget_volatile_keys
 from broker.machine.state import (
     BODY,

@@ -15,7 +15,7 @@ from broker.machine.commands import (
 from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.queueing.declaration import accessible_queue, delay_by
-from broker.machine.queueing.routing import (
+from broker.machine.queueing.bindings import (
     add_binding,
     add_exchange,
     remove_bindings,

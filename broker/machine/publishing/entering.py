@@ -11,7 +11,7 @@ from broker.machine.queueing.enqueue import (
     enqueue_last,
     enqueue_once,
 )
-from broker.machine.queueing.routing import find_route
+from broker.machine.queueing.bindings import find_route
 from broker.machine.queueing.streams import enter
 from broker.machine.requests.message_keys import key_of_repeat
 from broker.machine.requests.refusals import Refusal

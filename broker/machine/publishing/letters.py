@@ -26,7 +26,7 @@ from broker.machine.publishing.entering import publish_to, turn_of
 from broker.machine.queueing.declaration import keep_letters_of
 from broker.machine.queueing.enqueue import would_refuse
 from broker.machine.queueing.queue import remove_head
-from broker.machine.queueing.routing import find_route
+from broker.machine.queueing.bindings import find_route
 from broker.machine.requests.death_headers import Buried, bury, dug_up
 from broker.machine.requests.refusals import Refusal
 from broker.machine.state import (

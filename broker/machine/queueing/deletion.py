@@ -19,7 +19,7 @@ from broker.machine.queueing.declaration import (
 from broker.machine.queueing.groups import keep_no_groups
 from broker.machine.queueing.last_values import close_last_values
 from broker.machine.queueing.queue import all_ready, forget_all_returns, purge
-from broker.machine.queueing.routing import remove_bindings
+from broker.machine.queueing.bindings import remove_bindings
 from broker.machine.queueing.streams import close_readers, close_stream
 from broker.machine.queueing.windows import close_window
 from broker.machine.state import Discarded, Queue, State

@@ -17,7 +17,7 @@ from broker.machine.state import Held, Message
 from broker.waiting.places import Places
 from tests.support.three_machines import EMPTY, Client, Rig
 
-ROUTING = "broker.machine.queueing.routing"
+ROUTING = "broker.machine.queueing.bindings"
 CONSUMERS = "broker.machine.handlers.consumers"
 
 
