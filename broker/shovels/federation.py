@@ -23,8 +23,8 @@ from broker.machine.commands import Table, Value
 from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.policies.choice import policies_of_exchange
 from broker.machine.policies.settings import FEDERATION_KEYS
-from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.bindings import follow_bindings
+from broker.machine.queueing.dispatch import has_room
 from broker.machine.state import (
     Binding,
     Consumer,

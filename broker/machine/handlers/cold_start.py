@@ -18,12 +18,12 @@ from broker.machine.digest import MASK, elements_in_a_row, ready_elements
 from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, RECOVERED, row
 from broker.machine.publishing.letters import letter_element
 from broker.machine.publishing.producers import forget_volatile_numbers
+from broker.machine.queueing.bindings import remove_exchange
 from broker.machine.queueing.declaration import mark_used
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.groups import group_key
 from broker.machine.queueing.last_values import last_value_key
 from broker.machine.queueing.queue import forget_all_returns, place_of, purge, seq_at
-from broker.machine.queueing.bindings import remove_exchange
 from broker.machine.queueing.windows import forget_volatile_keys
 from broker.machine.state import (
     BODY,

@@ -35,8 +35,8 @@ from broker.machine.policies.settings import (
     policy_fault,
 )
 from broker.machine.publishing.producers import forget_producers
-from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.bindings import add_vhost, remove_exchange
+from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.state import State, Vhost
 
 CREATED, REPLACED, BAD, ABSENT, CONFLICT, FAULT = 201, 204, 400, 404, 409, 500

@@ -14,13 +14,13 @@ from broker.machine.commands import (
 )
 from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
-from broker.machine.queueing.declaration import accessible_queue, delay_by
 from broker.machine.queueing.bindings import (
     add_binding,
     add_exchange,
     remove_bindings,
     remove_exchange,
 )
+from broker.machine.queueing.declaration import accessible_queue, delay_by
 from broker.machine.requests.arguments import check_binding, check_exchange, compare_exchange
 from broker.machine.requests.delay_header import check_type
 from broker.machine.requests.exchange_types import (

@@ -38,7 +38,7 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.publishing.copies import may_name_copies
-from broker.machine.publishing.entering import find_way, publish_to, turn_of
+from broker.machine.publishing.entering import Envelope, find_way, publish_to, turn_of
 from broker.machine.publishing.producers import (
     REFUSED,
     STORED,
@@ -86,13 +86,12 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         attempt = numbered
     if first & 1:  # the flag of the expiration property
         ttl_us = ttl_of(properties)
-    route = None
-    if not (first & 0x20 and may_name_copies(properties)):
-        route = channel.connection.vhost.routes.get((exchange, key))
+    named = first & 0x20 != 0 and may_name_copies(properties)
+    route = None if named else channel.connection.vhost.routes.get((exchange, key))
     if route is None or flags & IMMEDIATE or ttl_us < NO_TTL:
-        found = way_or_refusal(
-            channel.connection.vhost, exchange, key, flags, properties, ttl_us, turn_of(state)
-        )
+        turn = turn_of(state)
+        envelope = _new(Envelope, (exchange, key, flags, properties, ttl_us, named, turn))
+        found = way_or_refusal(channel.connection.vhost, envelope)
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
         route, properties = found
@@ -200,9 +199,8 @@ def ttl_of(properties: bytes) -> int:
     return int(text) * 1000
 
 
-def way_or_refusal(
-    vhost: Vhost, name: str, key: str, flags: int, properties: bytes, ttl_us: int, turn: int
-) -> tuple[Route, bytes] | Refusal:
+def way_or_refusal(vhost: Vhost, envelope: Envelope) -> tuple[Route, bytes] | Refusal:
+    name, _, flags, properties, ttl_us, *_ = envelope
     exchange = vhost.exchanges.get(name)
     if flags & IMMEDIATE:
         return not_implemented("immediate=true")
@@ -216,7 +214,7 @@ def way_or_refusal(
         refusal = check_delay(properties)
         if refusal is not None:
             return refusal
-    return find_way(vhost, exchange, key, properties, turn)
+    return find_way(vhost, exchange, envelope)
 
 
 def publish_due(state: State, queue: Queue, work_max: int) -> int:
@@ -240,7 +238,9 @@ def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
     vhost, exchange = queue.vhost, queue.vhost.exchanges[queue.delays]
     _, number, origin, key, flags, _, _, properties, body = message
     properties = with_turned_delay(properties)
-    found = find_way(vhost, exchange, key, properties, turn_of(state))
+    named, turn = may_name_copies(properties), turn_of(state)
+    envelope = Envelope(exchange.name, key, flags, properties, NO_TTL, named, turn)
+    found = find_way(vhost, exchange, envelope)
     if isinstance(found, Refusal):
         found = Route(origin, key, (), False, False, ROUTE_WORK_MAX, exchange), properties
     route, properties = found[0]._replace(exchange=origin), found[1]

@@ -26,7 +26,7 @@ from broker.machine.handlers.publish import (
 from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.publishing.copies import may_name_copies
-from broker.machine.publishing.entering import publish_to, turn_of
+from broker.machine.publishing.entering import Envelope, publish_to, turn_of
 from broker.machine.publishing.producers import attempt_of, may_be_numbered, not_in_a_transaction
 from broker.machine.requests.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
@@ -46,15 +46,16 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
             and attempt_of(channel, exchange, key, properties, b"") is not None
         ):
             return refuse(state, channel, TX_COMMIT, not_in_a_transaction())
-        ttl_us = ttl_of(properties)
+        ttl_us, has_copies = ttl_of(properties), may_name_copies(properties)
         turn = turn_of(state, index)
-        way = way_or_refusal(vhost, exchange, key, flags, properties, ttl_us, turn)
+        envelope = Envelope(exchange, key, flags, properties, ttl_us, has_copies, turn)
+        way = way_or_refusal(vhost, envelope)
         if isinstance(way, Refusal):
             return refuse(state, channel, TX_COMMIT, way)
         route, shown = way
         routes.append((route, ttl_us, shown))
         work += len(route.queues) + sum([queue.window is not None for queue in route.queues])
-        if may_name_copies(properties) or (exchange, key) not in found:
+        if has_copies or (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work
         if work > COMMIT_WORK_MAX:  # finding the other routes would cost what is refused here

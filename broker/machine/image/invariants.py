@@ -25,8 +25,8 @@ from broker.machine.publishing.numbers import check as check_numbers
 from broker.machine.publishing.numbers import recomputed_sum
 from broker.machine.publishing.producers import element as producer_sum
 from broker.machine.publishing.unfinished import check_parts, parts_sum
-from broker.machine.queueing.declaration import consumer_element, lease_element, queue_element
 from broker.machine.queueing.bindings import binding_element, exchange_element
+from broker.machine.queueing.declaration import consumer_element, lease_element, queue_element
 from broker.machine.queueing.streams import recomputed_times
 from broker.machine.queueing.windows import recomputed_sum as recomputed_sum_of_keys
 from broker.machine.state import NUMBER, Channel, State, Vhost, all_queues, rehash_wholly

@@ -26,9 +26,9 @@ from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import RestoredBodies, keep_part
+from broker.machine.queueing.bindings import binding_element, index_binding
 from broker.machine.queueing.declaration import new_delays, new_letters
 from broker.machine.queueing.queue import restore_key_of_held, restore_returned
-from broker.machine.queueing.bindings import binding_element, index_binding
 from broker.machine.queueing.streams import column_entry, first_offset, readers_of, restore_times
 from broker.machine.queueing.windows import restore_keys
 from broker.machine.requests.arguments import (

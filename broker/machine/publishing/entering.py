@@ -1,9 +1,12 @@
 """One message enters the queues of a route: for a client, as it is due, or as a dead letter."""
 
+from typing import NamedTuple
+
 from broker.machine.commands import PERSISTENT
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.move_log import BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
-from broker.machine.publishing.copies import copies_of, may_name_copies
+from broker.machine.publishing.copies import copies_of
+from broker.machine.publishing.routing import find_route
 from broker.machine.queueing.enqueue import (
     die_refused,
     enqueue,
@@ -11,7 +14,6 @@ from broker.machine.queueing.enqueue import (
     enqueue_last,
     enqueue_once,
 )
-from broker.machine.queueing.bindings import find_route
 from broker.machine.queueing.streams import enter
 from broker.machine.requests.message_keys import key_of_repeat
 from broker.machine.requests.refusals import Refusal
@@ -83,20 +85,32 @@ def publish_to(
     return accepted
 
 
-def find_way(
-    vhost: Vhost, exchange: Exchange, key: str, properties: bytes, turn: int
-) -> tuple[Route, bytes] | Refusal:
+class Envelope(NamedTuple):
+    """By what a message is let in, and finds its way."""
+
+    exchange: str
+    key: str
+    flags: int
+    properties: bytes
+    ttl_us: int
+    named: bool
+    """Whether its properties may name further keys (`may_name_copies`)."""
+    turn: int
+
+
+def find_way(vhost: Vhost, exchange: Exchange, envelope: Envelope) -> tuple[Route, bytes] | Refusal:
     """The route by all keys of a message, and its properties as others may see them."""
-    keys: tuple[str, ...] = (key,)
-    shown = properties
-    if may_name_copies(properties):
-        copies = copies_of(properties)
-        if isinstance(copies, Refusal):
-            return copies
-        keys, shown = (key, *copies.keys, *copies.blind), copies.properties
+    _, key, _, properties, _, named, turn = envelope
+    if not named:
+        route = find_route(vhost, exchange, (key,), properties, turn)
+        return route if isinstance(route, Refusal) else (route, properties)
+    copies = copies_of(properties)
+    if isinstance(copies, Refusal):
+        return copies
+    keys = (key, *copies.keys, *copies.blind)
     route = find_route(vhost, exchange, keys, properties, turn)
     if isinstance(route, Refusal):
         return route
     # What only waits names all its keys still: it is routed by them when it is due.
     waits = route.queues and all(queue.delays is not None for queue in route.queues)
-    return route, properties if waits else shown
+    return route, properties if waits else copies.properties

@@ -23,10 +23,10 @@ from broker.machine.limits import (
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, SENT_ON
 from broker.machine.publishing.copies import copies_of, may_name_copies, without_header
 from broker.machine.publishing.entering import publish_to, turn_of
+from broker.machine.publishing.routing import find_route
 from broker.machine.queueing.declaration import keep_letters_of
 from broker.machine.queueing.enqueue import would_refuse
 from broker.machine.queueing.queue import remove_head
-from broker.machine.queueing.bindings import find_route
 from broker.machine.requests.death_headers import Buried, bury, dug_up
 from broker.machine.requests.refusals import Refusal
 from broker.machine.state import (
@@ -84,13 +84,14 @@ def _publish_letter(state: State, letter: Letter) -> int:
     _, _, origin, _, flags, _, _, properties, body = message
     source = vhost.queues.get(queue)
     mark = source.mark if source is not None else 0
-    if source is not None and source.at_least_once:
-        buried = bury(properties, queue, origin, _keys(message), reason, state.time_us)
-        return _publish_or_keep(state, source, buried, message)
-    if name not in vhost.exchanges:
+    at_least_once = source is not None and source.at_least_once
+    if name not in vhost.exchanges and not at_least_once:
         return _NO_WAY
-    buried = bury(properties, queue, origin, _keys(message), reason, state.time_us)
-    found = _way_of(state, vhost, name, key, buried, message)
+    keys = _keys(message)
+    buried = bury(properties, queue, origin, keys, reason, state.time_us)
+    if source is not None and at_least_once:
+        return _publish_or_keep(state, source, buried, message)
+    found = _way_of(state, vhost, name, key, buried, keys)
     if isinstance(found, int):
         return found
     route, written = found
@@ -111,14 +112,15 @@ def _work(properties: bytes, route: Route) -> int:
 
 
 def _way_of(
-    state: State, vhost: Vhost, name: str, key: str, buried: Buried, message: Message
+    state: State, vhost: Vhost, name: str, key: str, buried: Buried, keys: tuple[str, ...]
 ) -> tuple[Route, bytes] | int:
-    """Where a letter goes and with which properties; without a route, the units of looking."""
+    """Where a letter goes and with which properties; without a route, the units of looking. `keys`:
+    those of the message; `key`, where it is another one, stands for all of them."""
     exchange = vhost.exchanges.get(name)
     if exchange is None:
         return _NO_WAY
-    keys, written = _keys(message), buried.properties
-    if key != keys[0]:  # one that the queue gives stands for all keys of the message
+    written = buried.properties
+    if key != keys[0]:
         keys = (key,)
         if may_name_copies(written):
             written = without_header(written, "CC")
@@ -162,9 +164,8 @@ def _open_way(
     name, key = source.dead_letter_exchange, source.dead_letter_key
     if name is None:  # it was taken away
         return _NO_WAY
-    found = _way_of(
-        state, source.vhost, name, message[KEY] if key is None else key, buried, message
-    )
+    keys = _keys(message)
+    found = _way_of(state, source.vhost, name, keys[0] if key is None else key, buried, keys)
     if isinstance(found, int):
         return found
     queues = found[0].queues

@@ -1,42 +1,20 @@
-"""Exchanges and bindings: what is bound to what, and where a message goes.
-
-Finding a route walks the graph of exchanges once, with all keys of the message; the result is
-cached per exchange and keys until the topology of the virtual host changes. A route through a
-headers exchange depends on more than the keys and is never cached.
-"""
+"""Exchanges and bindings: what is bound to what (where a message goes: publishing/routing.py)."""
 
 from collections import deque
 
-from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical, item_hash
 from broker.machine.limits import (
     DESTINATION_BINDINGS_MAX,
     EXCHANGE_BINDINGS_MAX,
-    FANOUT_MAX,
-    KEY_WORK,
-    ROUTE_WORK_MAX,
-    WORDS_PER_UNIT,
 )
 from broker.machine.move_log import BOUND, FLAG, UNBOUND, note, note_way, way_marks
-from broker.machine.policies.choice import effective_definition, policies_of_exchange
 from broker.machine.queueing.declaration import drop_delayed
-from broker.machine.requests.delay_header import delay_ms_of
-from broker.machine.requests.exchange_types import (
-    CHOOSING,
-    FEDERATION_UPSTREAM,
-    chosen,
-    goes_by_key,
-    may_go_on,
-)
-from broker.machine.requests.properties import headers_of
 from broker.machine.requests.refusals import Refusal, too_much
 from broker.machine.state import (
     FAILOVER,
     Binding,
     BindingId,
     Exchange,
-    Queue,
-    Route,
     State,
     Vhost,
 )
@@ -53,10 +31,6 @@ _PREDECLARED = (
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
 )
-_ROUTES_MAX = 16_384
-_KEPT_KEYS_MAX = 1_024
-"""Characters of the keys of one cached route."""
-_BY_HEADERS = ("headers", FEDERATION_UPSTREAM)
 
 
 def add_vhost(state: State, name: str) -> None:
@@ -218,185 +192,6 @@ def _forget_at_destination(vhost: Vhost, identity: BindingId, binding: Binding) 
         del vhost.queues[name].bindings[identity]
 
 
-def find_route(
-    vhost: Vhost, exchange: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
-) -> Route | Refusal:
-    """The queues that a message published there reaches by any of its keys, its own key first, each
-    queue once; or that the route costs too much. A message to be delayed goes no further than an
-    exchange that delays, to that exchange's queue. `turn` differs from message to message, for
-    exchanges that choose at random."""
-    keys = tuple(dict.fromkeys(keys))
-    if (known := vhost.routes.get((exchange.name, *keys))) is not None:
-        return known
-    queues: dict[str, Queue] = {}
-    cacheable = not exchange.internal  # clients are refused there; only dead letters arrive
-    seen = {exchange.name: exchange}
-    pending = [exchange]
-    delayed = vhost.delays and delay_ms_of(properties) > 0
-    # The sum does not depend on the order of the walk, which may differ after a restore.
-    work = KEY_WORK * (len(keys) - 1)
-    for source in pending:  # grows during the loop
-        if source.name == "":
-            queues.update((key, vhost.queues[key]) for key in keys if key in vhost.queues)
-            continue
-        if source.name in vhost.delays:
-            cacheable = False
-            if delayed:
-                waiting = vhost.delays[source.name]
-                queues[waiting.name] = waiting
-                continue
-        cacheable = cacheable and source.routes_as not in _BY_HEADERS and goes_by_key(source)
-        work += _work_to_match(source, keys, properties)
-        if source.routes_as == FEDERATION_UPSTREAM and not may_go_on(source, properties):
-            continue
-        bindings = _matching(source, keys, properties, turn) if work <= ROUTE_WORK_MAX else []
-        work += len(bindings)
-        if work > ROUTE_WORK_MAX:
-            break
-        for binding in bindings:
-            if binding.to_queue:
-                queues[binding.destination] = vhost.queues[binding.destination]
-            elif binding.destination not in seen:
-                _visit(vhost, binding.destination, seen, pending)
-        if not bindings:
-            alternate = source.alternate
-            if alternate is None and vhost.policies[0]:
-                alternate = alternate_by_policy(vhost, source)
-                work += len(vhost.policies[0])
-            if alternate is not None and alternate not in seen:
-                _visit(vhost, alternate, seen, pending)
-    if work > ROUTE_WORK_MAX or len(queues) > FANOUT_MAX:
-        return _too_far(exchange.name, work, len(queues))
-    reached = tuple(sorted(queues.values(), key=lambda queue: queue.number))
-    durable = any(queue.durable for queue in reached)
-    streams = any(queue.stream is not None for queue in reached)
-    route = Route(exchange.name, keys[0], reached, durable, streams, work, exchange)
-    if cacheable:
-        _keep(vhost, keys, route)
-    return route
-
-
-def _too_far(exchange: str, work: int, queues: int) -> Refusal:
-    if work > ROUTE_WORK_MAX:
-        return too_much(
-            f"work to route a message by exchange '{exchange}'", work, ROUTE_WORK_MAX,
-            "spread its bindings over several exchanges, or use shorter or fewer keys and headers",
-        )  # fmt: skip
-    return too_much(
-        f"queues that a message to exchange '{exchange}' reaches", queues, FANOUT_MAX,
-        "spread them over several exchanges, and publish to each",
-    )  # fmt: skip
-
-
-def _keep(vhost: Vhost, keys: tuple[str, ...], route: Route) -> None:
-    if sum(map(len, keys)) <= _KEPT_KEYS_MAX:
-        if len(vhost.routes) >= _ROUTES_MAX:
-            vhost.routes.clear()
-        vhost.routes[route.exchange, *keys] = route
-
-
-def alternate_by_policy(vhost: Vhost, exchange: Exchange) -> str | None:
-    alternate = effective_definition(*policies_of_exchange(vhost, exchange)).get(
-        "alternate-exchange"
-    )
-    return alternate if isinstance(alternate, str) else None
-
-
-def _visit(vhost: Vhost, name: str, seen: dict[str, Exchange], pending: list[Exchange]) -> None:
-    exchange = vhost.exchanges.get(name)
-    if exchange is not None:
-        seen[name] = exchange
-        pending.append(exchange)
-
-
-def _work_to_match(source: Exchange, keys: tuple[str, ...], properties: bytes) -> int:
-    """The work beyond the matching bindings: one unit, plus comparisons to find them."""
-    if source.routes_as == "headers":
-        wanted = sum([1 + len(binding.arguments) for binding in source.bindings.values()])
-        return 1 + wanted + len(properties) // WORDS_PER_UNIT
-    if source.routes_as in CHOOSING or source.routes_as == FEDERATION_UPSTREAM:
-        return 2 + len(properties) // WORDS_PER_UNIT
-    if not source.patterns:
-        return len(keys)
-    words = sum(map(len, source.patterns.values()))
-    return len(keys) + words * sum([key.count(".") + 1 for key in keys]) // WORDS_PER_UNIT
-
-
-def _matching(
-    source: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
-) -> list[Binding]:
-    """The bindings that get the message, perhaps by several keys. A choice uses the first key."""
-    if source.routes_as in ("fanout", FEDERATION_UPSTREAM):
-        return list(source.bindings.values())
-    if source.routes_as == "headers":
-        headers = headers_of(properties)
-        return [b for b in source.bindings.values() if headers_match(b.arguments, headers)]
-    if source.routes_as in CHOOSING:
-        return chosen(source, keys[0], properties, turn)
-    found: list[Binding] = []
-    for key in keys:
-        found.extend(source.by_key.get(key, _NOTHING).values())
-        if source.patterns:
-            words = topic_words(key)
-            for pattern, pattern_words in source.patterns.items():
-                if pattern != key and topic_matches(pattern_words, words):
-                    found.extend(source.by_key[pattern].values())
-    return found
-
-
-_NOTHING: dict[BindingId, Binding] = {}
-
-
 def topic_words(key: str) -> tuple[str, ...]:
     """Return the words of a routing key or pattern; the empty one has none, as in RabbitMQ."""
     return tuple(key.split(".")) if key else ()
-
-
-def topic_matches(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Match a topic: `*` is one word, `#` any number of them. Like a glob: only the last `#` is
-    reconsidered, so the cost is at most the product of both lengths."""
-    p = w = 0
-    hash_at = -1
-    hash_word = 0
-    while w < len(words):
-        if p < len(pattern) and pattern[p] == "#":
-            hash_at, hash_word = p, w
-            p += 1
-        elif p < len(pattern) and (pattern[p] == "*" or pattern[p] == words[w]):
-            p += 1
-            w += 1
-        elif hash_at >= 0:
-            hash_word += 1
-            p, w = hash_at + 1, hash_word
-        else:
-            return False
-    while p < len(pattern) and pattern[p] == "#":
-        p += 1
-    return p == len(pattern)
-
-
-def headers_match(arguments: Table, headers: Table) -> bool:
-    mode = arguments.get("x-match", "all")
-    with_x = mode in ("all-with-x", "any-with-x")
-    wanted = [
-        (name, value)
-        for name, value in arguments.items()
-        if name != "x-match" and (with_x or not name.startswith("x-"))
-    ]
-    if mode in ("any", "any-with-x"):
-        return any(_has_header(headers, name, value) for name, value in wanted)
-    return all(_has_header(headers, name, value) for name, value in wanted)
-
-
-def _has_header(headers: Table, name: str, value: Value) -> bool:
-    """Numbers, and texts, are compared whatever their wire type, as in RabbitMQ."""
-    if name not in headers:
-        return False
-    if value is None:  # a void value asks only that the header exists
-        return True
-    found = headers[name]
-    if isinstance(found, bool) or isinstance(value, bool):
-        return found is value
-    if isinstance(found, str):
-        found = found.encode()
-    return found == (value.encode() if isinstance(value, str) else value)

@@ -10,6 +10,7 @@ from broker.machine.effects import CancelNotify
 from broker.machine.limits import BINDING_WORK, CONSUMER_WORK, QUEUE_WORK
 from broker.machine.move_log import QUEUE_DELETED
 from broker.machine.policies.choice import policies_element
+from broker.machine.queueing.bindings import remove_bindings
 from broker.machine.queueing.declaration import (
     consumer_element,
     drop_letters,
@@ -19,7 +20,6 @@ from broker.machine.queueing.declaration import (
 from broker.machine.queueing.groups import keep_no_groups
 from broker.machine.queueing.last_values import close_last_values
 from broker.machine.queueing.queue import all_ready, forget_all_returns, purge
-from broker.machine.queueing.bindings import remove_bindings
 from broker.machine.queueing.streams import close_readers, close_stream
 from broker.machine.queueing.windows import close_window
 from broker.machine.state import Discarded, Queue, State

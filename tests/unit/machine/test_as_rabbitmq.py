@@ -248,7 +248,7 @@ def test_many_copies_cost_no_more_than_a_publish_may(
 ) -> None:
     for bound in ("ROUTE_WORK_MAX", "FANOUT_MAX"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"broker.machine.queueing.bindings.{bound}", 2)
+            patch.setattr(f"broker.machine.publishing.routing.{bound}", 2)
             for queue in ("a", "b", "c"):
                 client.queue(queue)
             assert client.publish("a", properties=headers(CC=("b", "c"))) == 406

@@ -17,7 +17,7 @@ from broker.machine.state import Held, Message
 from broker.waiting.places import Places
 from tests.support.three_machines import EMPTY, Client, Rig
 
-ROUTING = "broker.machine.queueing.bindings"
+ROUTING, BINDINGS = "broker.machine.publishing.routing", "broker.machine.queueing.bindings"
 CONSUMERS = "broker.machine.handlers.consumers"
 
 
@@ -157,8 +157,8 @@ def test_a_commit_walks_over_each_delivery_once(client: Client) -> None:
 
 
 def test_bindings_are_bounded_at_both_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{ROUTING}.EXCHANGE_BINDINGS_MAX", 3)
-    monkeypatch.setattr(f"{ROUTING}.DESTINATION_BINDINGS_MAX", 2)
+    monkeypatch.setattr(f"{BINDINGS}.EXCHANGE_BINDINGS_MAX", 3)
+    monkeypatch.setattr(f"{BINDINGS}.DESTINATION_BINDINGS_MAX", 2)
     for name in ("q", "r", "s"):
         client.queue(name)
     assert client.bind("q", "amq.topic", "a") == client.bind("q", "amq.topic", "b") == c.OK

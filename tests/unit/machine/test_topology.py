@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.queueing.bindings import topic_matches, topic_words
+from broker.machine.publishing.routing import topic_matches
+from broker.machine.queueing.bindings import topic_words
 from broker.machine.requests.properties import encode_value, short_string
 from broker.machine.state import BODY, FAILOVER
 from tests.support.three_machines import EMPTY, Client, Rig

@@ -10,7 +10,7 @@ import pytest
 from broker.amqp.fields import decode_table
 from broker.machine import commands as c
 from broker.machine.commands import Table
-from broker.machine.queueing import routing
+from broker.machine.queueing import bindings
 from broker.machine.state import Binding, BindingId
 from broker.shovels.definition import BadShovel, Shovel
 from broker.shovels.federation import (
@@ -195,7 +195,7 @@ def test_a_change_costs_what_changed_and_not_what_is_bound() -> None:
 def test_more_changes_than_are_kept_are_found_by_looking_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(routing, "CHANGES_KEPT", 5)
+    monkeypatch.setattr(bindings, "CHANGES_KEPT", 5)
     world = World()
     client = world.client
     client.exchange("x", "topic")

@@ -8,7 +8,7 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import ChannelError, ConnectionError_
 from broker.machine.machine import Machine
-from broker.machine.queueing.bindings import find_route
+from broker.machine.publishing.routing import find_route
 from broker.machine.requests.exchange_types import WEIGHT_MAX
 from broker.machine.requests.properties import property_of
 from broker.machine.state import Route
