@@ -46,7 +46,7 @@ from vsync.primary.events import (
     Transfer,
 )
 from vsync.quorum.voter_set import Terms, voter_set
-from vsync.totem.events import Output, View
+from vsync.totem.events import Output
 from vsync.types import Member
 
 DIGEST_INTERVAL = 4096
@@ -90,9 +90,9 @@ class Controller:
         self._in_session = False  # serves in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
-        self.unapplied = Unapplied(executor or AtOnce())
-        self._work, self._execution = self.unapplied.work, self.unapplied.execution
-        self._catch_up: CatchUp | None = None  # there is one until this member has the state
+        self.unapplied = moved = Unapplied(executor or AtOnce(), self)
+        self.on_output, self.step = moved.on_output, moved.step
+        self._work, self._execution = moved.work, moved.execution
         self.counters = {
             "catch_ups": 0, "tail_items": 0, "tails_diverged": 0, "held_given_up": 0,
         }  # fmt: skip
@@ -122,57 +122,21 @@ class Controller:
         """Return how many of `payloads` lead to the order chain `order`; -1: none."""
         return self.replica.reaches(payloads, order)
 
-    # -- from the ring ---------------------------------------------------------------------------
+    # -- handed over by what moves it (`unapplied.Follower`) --------------------------------------
 
-    def on_output(self, output: Output) -> None:
-        """Take one output of the ring; the work that it means is done by `step`.
-
-        Two things do not wait for their slice: what is too much for the queue of work, and, before
-        this state is reported to a new view, everything of the old one.  Where that waits for the
-        disk, the view waits, and all that follows it.
-        """
-        if self.unapplied.held_back or not self._is_next(output):
-            self.unapplied.held_back.append(output)
-        else:
-            self._take(output)
-
-    def _is_next(self, output: Output) -> bool:
-        """Do what has to be done before it; False: that is waiting for the disk."""
-        while self._work.full or (isinstance(output, View) and self.unapplied.of_this_view):
-            if self.unapplied.waits_for_disk:
-                return not isinstance(output, View)
-            self.step()
-        return True
-
-    def _take(self, output: Output) -> None:
+    def decide(self, output: Output) -> list[PrimaryEvent]:
+        """Return what the primary layer makes of an output of the ring."""
         self.primary.on_output(output)
-        events = self.primary.take()
-        self._work.add(events)
-        if self._catch_up is not None:
-            self._catch_up.owe(events)
-        while self._catch_up is not None and self._catch_up.owes_too_much and self.busy:
-            self.step()
+        return self.primary.take()
 
     @property
     def busy(self) -> bool:
         """Whether `step` has something to do now."""
-        if self._execution.under_way:
-            return self._execution.ready
-        if self._work.events or self.unapplied.held_back:
-            return True
-        return self._catch_up is not None and self._catch_up.has_next
+        return self.unapplied.busy
 
-    def step(self) -> None:
-        """Do one piece of work: apply one item, or follow one decision."""
-        if self._execution.under_way:
-            self._execution.step()
-        elif self._work.events:
-            self._on_event(self._work.take())
-        elif self.unapplied.held_back:
-            self._take(self.unapplied.held_back.popleft())
-        else:
-            self._step_of_catch_up()
-        self.flush()
+    @property
+    def _catch_up(self) -> CatchUp | None:
+        return self.unapplied.catch_up
 
     def _soon(self, body: bytes | Activation, apply: Callable[[], None]) -> None:
         """Apply an item, which is the next one: now, or after what may be done before."""
@@ -182,7 +146,8 @@ class Controller:
         else:
             apply()
 
-    def _on_event(self, event: PrimaryEvent) -> None:
+    def follow(self, event: PrimaryEvent) -> None:
+        """Do what it says; an item is applied, or held until this member has the state."""
         match event:
             case Ordered() | Activated():
                 if self._catch_up is None:
@@ -200,7 +165,7 @@ class Controller:
                 self.shell.persist_promise(self.promise, lambda: self._persisted(request))
             case Transfer():
                 self.counters["catch_ups"] += 1
-                self._catch_up = CatchUp(event, self._held_bytes_max)
+                self.unapplied.begin_catch_up(event, self._held_bytes_max)
                 if event.aside:
                     self._set_aside()
                 elif not self._sets_aside:  # maybe since a view before, and its disk is slow
@@ -495,9 +460,8 @@ class Controller:
             self._catch_up.on_history = self._catch_up.tail_is_here = True
             self._maybe_meet()
 
-    def _step_of_catch_up(self) -> None:
-        catch_up = self._catch_up
-        assert catch_up is not None
+    def follow_tail(self, catch_up: CatchUp) -> None:
+        """Apply the next item that was held, or, before that, the next one of the donor's log."""
         if catch_up.met:
             if catch_up.level:
                 self._level()
@@ -599,4 +563,4 @@ class Controller:
     def _end_catch_up(self) -> None:
         assert self._catch_up is not None
         self.counters["held_given_up"] += self._catch_up.counters["given_up"]
-        self._catch_up = None
+        self.unapplied.end_catch_up()

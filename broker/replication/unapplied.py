@@ -1,15 +1,18 @@
-"""What is ordered here and not applied yet: in its order, and bounded.
+"""What is ordered here and not applied yet, and what moves it on: in its order, and bounded.
 
-    output of the ring -> held_back    only while a view waits for the items before it, and they
-                                       for the disk; all that follows the view waits behind it
-    held_back          -> Primary      which lets items through in a primary view only
-    Primary            -> work         (WorkQueue) what it says, items among it
-    work               -> execution    at a member that has the state
+    output of the ring -> held_back    `on_output`, only while a view waits for the items before
+                                       it, and they for the disk; all behind the view waits, too
+    held_back          -> Primary      `step`; it lets items through in a primary view only
+    Primary            -> work         at once (WorkQueue): what it says, items among it
+    work               -> execution    `step`, at a member that has the state
                        -> CatchUp      at one that is brought to it: dropped where that grows too
                                        long, and the tail from the donor holds it, too
-    CatchUp            -> execution    once the tail has met it, the oldest first
-    execution          -> the state    at once; or in steps, or when a page is read: half way
-                                       until then
+    CatchUp            -> execution    `step`, once the tail has met it, the oldest first
+    execution          -> the state    at once; or at each `step` a part, or when a page is read:
+                                       half way until then
+
+Of these the first that has anything is what a `step` moves, from the bottom up: what is under way,
+then work, then what was held back, then the catch-up (`Unapplied.step`).
 
 A member applies in slices, beside its ring.  What is ordered faster than it applies waits in a
 `WorkQueue`; one that is full is worked off as more comes, one for one and before the token is
@@ -38,7 +41,7 @@ from typing import Protocol, TypeVar
 from broker.replication.chain import History, item_hash, next_order
 from broker.waiting.pager import Pager
 from vsync.primary.events import Activated, Activation, Ordered, PrimaryEvent, Transfer
-from vsync.totem.events import Output
+from vsync.totem.events import Output, View
 
 T = TypeVar("T")
 
@@ -186,25 +189,6 @@ def _nothing() -> None:
     pass
 
 
-class Unapplied:
-    """All that is ordered and not applied: what is under way, the work behind it, and, where a new
-    view waits for these and they for the disk, that view and what follows it."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.execution, self.work = Execution(executor), WorkQueue()
-        self.held_back: deque[Output] = deque()
-
-    @property
-    def of_this_view(self) -> bool:
-        """Whether something is to be done before a new view is looked at."""
-        return bool(self.work.events) or self.execution.under_way
-
-    @property
-    def waits_for_disk(self) -> bool:
-        """Whether nothing can be applied before the disk gives back what it was given."""
-        return self.execution.under_way and not self.execution.ready
-
-
 class CatchUp:
     """One wait for the state, from the order to reach it until the member is level."""
 
@@ -304,6 +288,97 @@ class CatchUp:
     def wait_for_tail(self) -> None:
         """All of the tail that came is applied."""
         self.tail_is_here, self._owed = False, 0
+
+
+class Follower(Protocol):
+    """Who is handed what comes next: the controller."""
+
+    def decide(self, output: Output) -> list[PrimaryEvent]:
+        """Return what the primary layer makes of an output of the ring."""
+
+    def follow(self, event: PrimaryEvent) -> None:
+        """Do what it says; an item is applied, or held until this member has the state."""
+
+    def follow_tail(self, catch_up: CatchUp) -> None:
+        """Do one piece of work of the catch-up."""
+
+    def flush(self) -> None:
+        """Give the ring what waits for room in its queue."""
+
+
+class Unapplied:
+    """All that is ordered and not applied, from the ring to the state."""
+
+    def __init__(self, executor: Executor, follower: Follower) -> None:
+        self.execution, self.work = Execution(executor), WorkQueue()
+        self.held_back: deque[Output] = deque()
+        self.catch_up: CatchUp | None = None
+        """There is one until this member has the state."""
+        self._follower = follower
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether nothing can be applied before the disk gives back what it was given."""
+        return self.execution.under_way and not self.execution.ready
+
+    def on_output(self, output: Output) -> None:
+        """Take one output of the ring; the work that it means is done by `step`.
+
+        Two things do not wait for their slice: what is too much for the queue of work, and, before
+        this state is reported to a new view, everything of the old one.  Where that waits for the
+        disk, the view waits, and all that follows it.
+        """
+        if self.held_back or not self._is_next(output):
+            self.held_back.append(output)
+        else:
+            self._take(output)
+
+    def _is_next(self, output: Output) -> bool:
+        """Do what has to be done before it; False: that is waiting for the disk."""
+        is_view = isinstance(output, View)
+        while self.work.full or (is_view and (self.work.events or self.execution.under_way)):
+            if self.waits_for_disk:
+                return not is_view
+            self.step()
+        return True
+
+    def _take(self, output: Output) -> None:
+        events = self._follower.decide(output)
+        self.work.add(events)
+        if self.catch_up is not None:
+            self.catch_up.owe(events)
+        while self.catch_up is not None and self.catch_up.owes_too_much and self.busy:
+            self.step()
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do now."""
+        if self.execution.under_way:
+            return self.execution.ready
+        if self.work.events or self.held_back:
+            return True
+        return self.catch_up is not None and self.catch_up.has_next
+
+    def step(self) -> None:
+        """Do one piece of work: apply one item, or follow one decision."""
+        if self.execution.under_way:
+            self.execution.step()
+        elif self.work.events:
+            self._follower.follow(self.work.take())
+        elif self.held_back:
+            self._take(self.held_back.popleft())
+        else:
+            assert self.catch_up is not None
+            self._follower.follow_tail(self.catch_up)
+        self._follower.flush()
+
+    def begin_catch_up(self, transfer: Transfer, held_bytes_max: int) -> None:
+        """This member is to be brought to the state of the primary."""
+        self.catch_up = CatchUp(transfer, held_bytes_max)
+
+    def end_catch_up(self) -> None:
+        """It has it, or waits for it no more."""
+        self.catch_up = None
 
 
 def _size(event: Ordered | Activated) -> int:
