@@ -35,7 +35,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.system.support.load_clients import PERSISTENT, TROUBLE, Load, Patience, connect
 from tests.system.support.soak import CLIENTS, TOGETHER_S, check, missing
 from tools.cli.signals import ended_by

@@ -12,26 +12,25 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
-from broker.options import active_passive as ha_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
 from broker.options.access import AccessOptions, read_access_options
-from broker.options.active_passive import (
-    ONE_OF_PAIR,
-    ActivePassiveOptions,
-    PairOptions,
-    SharedStoreOptions,
-    peer_text,
-    read_active_passive,
-    read_pair,
-    read_shared_store,
-    ring_credentials,
+from broker.options.addresses import (
+    WILDCARDS,
+    Address,
+    is_host,
+    own_url,
+    read_address,
+    read_addresses,
+    ring_address,
+    ring_addresses,
+    shown,
+    url_addresses,
 )
 from broker.options.bounds import Bounds, read_bounds
 from broker.options.client_ports import (
-    AMQPS_PORT,
     PORT_MAX,
     ClientLimits,
     TlsOptions,
@@ -40,6 +39,14 @@ from broker.options.client_ports import (
 )
 from broker.options.logs import LogOptions, read_log_options
 from broker.options.management import ManagementOptions, read_management_options
+from broker.options.modes import active_passive as ha_options
+from broker.options.modes.active_passive import (
+    ActivePassiveOptions,
+    read_active_passive,
+    ring_credentials,
+)
+from broker.options.modes.pair import NAMELESS, PairOptions, peer_text, read_pair
+from broker.options.modes.shared_store import SharedStoreOptions, read_shared_store
 from broker.options.quorum import read_quorum_options
 from broker.options.retention import (
     BackupPolicy,
@@ -54,13 +61,11 @@ from broker.options.security import (
     is_loopback,
     read_security_options,
 )
-from broker.options.table import AMQP_PORT, DEFAULTS, settings_of
+from broker.options.table import DEFAULTS, settings_of
 from broker.options.values import OptionError, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
 
-RING_PORT_OFFSET = 20_000
-"""The ring listens this far above the client port unless --cluster-bind says otherwise."""
 CLUSTER_SIZE_MAX = 16
 """A token ring of more members spends its time rotating; Totem's authors stop near here too."""
 CLUSTER_NAME_CHARACTERS_MAX = 128
@@ -87,18 +92,9 @@ DATA_DIR_FORGOTTEN = (
 )
 
 
-WILDCARDS = ("0.0.0.0", "::")
-"""Interfaces that are all of a machine's."""
-
-
-class Address(NamedTuple):
-    """Where something listens.  Prints as it is typed, with IPv6 hosts in brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+Mode: TypeAlias = ActivePassiveOptions | PairOptions | SharedStoreOptions
+"""Of a cluster, a pair (with a vote that is no machine's), or a store that this broker leads or
+waits for: its data directory is in there then."""
 
 
 class OptionTexts(dict[str, str]):
@@ -137,8 +133,6 @@ class BrokerOptions:
     """The address that the client listener binds."""
     data_dir: Path | None
     """Absolute.  None: a temporary one, gone with the process; a restart comes back empty."""
-    shared_store: SharedStoreOptions | None
-    """The store that this broker leads or waits for; its data directory is in there then."""
     trace: Path | None
     """Absolute.  Where the ring's trace goes from the start on; None: off until switched on."""
     log: LogOptions
@@ -163,10 +157,8 @@ class BrokerOptions:
     """Whether this member stops at once when it loses the quorum, instead of waiting for it."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
-    active_passive: ActivePassiveOptions | None
-    """How only one member takes clients; None: all do."""
-    pair: PairOptions | None
-    """How this member is one of two, with a vote that is no machine's; None: it is in no pair."""
+    mode: Mode | None
+    """How only one of several brokers takes clients; None: all members do."""
     settings: tuple[tuple[str, str, bool], ...]
     """What is compared with the other members' (`vsync.primary.settings`)."""
     security: SecurityOptions
@@ -175,6 +167,11 @@ class BrokerOptions:
     """What the options were read from, defaults filled in."""
     cluster_bind_also: tuple[Address, ...] = ()
     """Addresses of the ring's socket on further networks; every frame goes over all of them."""
+
+    @property
+    def shared_store(self) -> SharedStoreOptions | None:
+        """The store that this broker leads or waits for; None: the store is its own."""
+        return self.mode if isinstance(self.mode, SharedStoreOptions) else None
 
     @property
     def clustered(self) -> bool:
@@ -195,13 +192,13 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     cluster_name = _cluster_name(text["cluster-name"])
     shared = _without_ring(text, cluster_name)
     interface = text["interface"].removeprefix("[").removesuffix("]")
-    if not _is_host(interface):
+    if not is_host(interface):
         raise OptionError("interface", f"{text['interface']!r} is not a host name or an IP address")
     tls = read_tls_options(text)
     port = _port(text["port"], tls)
     own_port = port if port is not None else tls.port if tls else 0
-    nodes = _addresses("cluster-nodes", text["cluster-nodes"])
-    bind, *also = _ring_addresses(text["cluster-bind"], interface, own_port)
+    nodes = read_addresses("cluster-nodes", text["cluster-nodes"])
+    bind, *also = ring_addresses(text["cluster-bind"], interface, own_port)
     _look_for_own(bind, nodes, derived=derived)
     if "cluster-size" not in given and any(node != bind for node in nodes):
         raise OptionError("cluster-size", SIZE_FORGOTTEN.format(len({*nodes, bind})))
@@ -209,7 +206,9 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     group, group_port = _beacon_group(text, listed=bool(nodes))
     arbitrator = text["cluster-arbitrator"]
     if arbitrator:
-        text["cluster-arbitrator"] = arbitrator = str(_address("cluster-arbitrator", arbitrator))
+        text["cluster-arbitrator"] = arbitrator = str(
+            read_address("cluster-arbitrator", arbitrator)
+        )
     pair = _pair(text, bind, size)
     return BrokerOptions(
         cluster_name=cluster_name,
@@ -224,7 +223,6 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         clients=read_client_limits(text),
         interface=interface,
         data_dir=_data_dir(text, needed=bool(cluster_name) and shared is None),
-        shared_store=shared,
         watchdog_s=number("watchdog-interval", text["watchdog-interval"], 0, 86_400),
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
         access=read_access_options(text),
@@ -237,8 +235,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         requested=read_quorum_options(text, size, pair.kept if pair is not None else ""),
         cman=yes("cluster-cman", text["cluster-cman"]),
         arbitrator=arbitrator == str(bind),
-        active_passive=_active_passive(text) if pair is None else ONE_OF_PAIR,
-        pair=pair,
+        mode=pair or _active_passive(text) or shared,
         settings=(*settings_of(text), *(pair.settings if pair is not None else ())),
         security=_security(text, (bind, *also)) if cluster_name and shared is None else OPEN,
         text=OptionTexts(text),
@@ -257,29 +254,6 @@ def _without_ring(text: Mapping[str, str], cluster_name: str) -> SharedStoreOpti
     return shared
 
 
-def parse_address(text: str, default_port: int | None = None) -> Address:
-    """Read HOST:PORT or [HOST]:PORT; the text of a ValueError is for the operator."""
-    host, port_text = text, ""
-    if text.startswith("["):
-        host, closed, rest = text[1:].partition("]")
-        if not closed or (rest and not rest.startswith(":")):
-            raise ValueError(f"'{text}' is not of the form [HOST]:PORT")
-        port_text = rest[1:]
-    elif text.count(":") == 1:
-        host, _, port_text = text.partition(":")
-    elif ":" in text:
-        raise ValueError(f"'{text}' has several colons; write an IPv6 address as [HOST]:PORT")
-    if not _is_host(host):
-        raise ValueError(f"{text!r} is not of the form HOST:PORT")
-    if not port_text:
-        if default_port is None or text.endswith(":"):
-            raise ValueError(f"'{text}' has no port; write HOST:PORT")
-        return Address(host, default_port)
-    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > PORT_MAX:
-        raise ValueError(f"'{port_text}' in '{text}' is not a port number (0 to {PORT_MAX})")
-    return Address(host, int(port_text))
-
-
 def _port(text: str, tls: TlsOptions | None) -> int | None:
     if text.lower() != "none":
         return number("port", text, 0, PORT_MAX)
@@ -288,31 +262,15 @@ def _port(text: str, tls: TlsOptions | None) -> int | None:
     return None
 
 
-def _ring_addresses(text: str, interface: str, port: int) -> tuple[Address, ...]:
-    """Read one address for each network; the first is the member's name."""
-    if text:
-        first, _, further = text.partition(",")
-        return (_address("cluster-bind", first.strip()), *_addresses("cluster-bind", further))
-    return (_ring_address(Address(interface, port)),)
-
-
-def _ring_address(client: Address) -> Address:
-    """Where the ring of a member listens whose clients connect there, unless it says otherwise."""
-    if client.port == 0:
-        return client
-    above = client.port + RING_PORT_OFFSET
-    return Address(client.host, above if above <= PORT_MAX else client.port - RING_PORT_OFFSET)
-
-
 def _active_passive(text: Mapping[str, str]) -> ActivePassiveOptions | None:
     url = text["ha-public-url"]
-    return read_active_passive(text, _shown("ha-public-url", url) if url else "")
+    return read_active_passive(text, shown("ha-public-url", url) if url else "")
 
 
 def _pair(text: Mapping[str, str], bind: Address, size: int) -> PairOptions | None:
     own, (option, peer) = str(bind), peer_text(text)
     if peer:
-        peer = str(_address(option, peer, bind.port))
+        peer = str(read_address(option, peer, bind.port))
     of_others = [
         name for name in (*quorum_options.DEFAULTS, *_NO_PAIR) if text[name] != DEFAULTS[name]
     ]
@@ -320,7 +278,7 @@ def _pair(text: Mapping[str, str], bind: Address, size: int) -> PairOptions | No
     if pair is not None and size != 2:
         raise OptionError("cluster-size", "a pair has two members: drop it, or say 2")
     if pair is not None and (bind.host in WILDCARDS or bind.port == 0):
-        raise OptionError("cluster-bind", ha_options.NAMELESS.format(own))
+        raise OptionError("cluster-bind", NAMELESS.format(own))
     return pair
 
 
@@ -337,8 +295,8 @@ def _with_peer(given: Mapping[str, str]) -> Mapping[str, str]:
         )
         port = given.get("port", DEFAULTS["port"])
         own = int(port) if port.isascii() and port.isdigit() else 0
-        bind = _ring_addresses(given.get("cluster-bind", ""), interface, own)[0]
-        found["cluster-nodes"] = str(_address(option, peer, bind.port or None))
+        bind = ring_addresses(given.get("cluster-bind", ""), interface, own)[0]
+        found["cluster-nodes"] = str(read_address(option, peer, bind.port or None))
     return {**found, **given}
 
 
@@ -356,13 +314,13 @@ def _with_ring(given: Mapping[str, str]) -> Mapping[str, str]:
     url = given.get("ha-brokers-url", "").strip()
     if not url:
         return given
-    clients = _url_addresses("ha-brokers-url", url)
+    clients = url_addresses("ha-brokers-url", url)
     of_tls = [f"{scheme}:{address}" for scheme, address in clients if scheme == "ssl"]
     if of_tls and "cluster-nodes" not in given:
         raise OptionError("ha-brokers-url", ha_options.OF_TLS.format(of_tls[0]))
     if of_tls:  # the same member may be there with its other port as well
         return given
-    nodes = ",".join(str(_ring_address(client)) for _, client in clients)
+    nodes = ",".join(str(ring_address(client)) for _, client in clients)
     return {"cluster-nodes": nodes, "cluster-size": str(len(clients)), **given}
 
 
@@ -432,21 +390,6 @@ def _beacon_group(text: Mapping[str, str], *, listed: bool) -> tuple[str, int]:
     return group, number("cluster-mcastport", port, 1, PORT_MAX) if port else 0
 
 
-def _own_url(
-    interface: str, binds: Iterable[Address], port: int | None, tls: TlsOptions | None
-) -> str:
-    """Where clients connect, without and with TLS: at the interface, or where it is all of them, at
-    the hosts of the ring."""
-    hosts = [one.host for one in binds] if interface in WILDCARDS else [interface]
-    ports = (("tcp", port), ("ssl", tls.port if tls else None))
-    return "amqp:" + ",".join(
-        f"{scheme}:{Address(host, number)}"
-        for scheme, number in ports
-        if number is not None
-        for host in dict.fromkeys(hosts)
-    )
-
-
 def _cluster_url(
     text: str,
     interface: str,
@@ -455,37 +398,8 @@ def _cluster_url(
     tls: TlsOptions | None,
 ) -> str:
     if not text:
-        return _own_url(interface, binds, port, tls)
-    return _shown("cluster-url", text)
-
-
-def _shown(option: str, url: str) -> str:
-    """An address as it is told to others, whole."""
-    parts = (f"{scheme}:{address}" for scheme, address in _url_addresses(option, url))
-    return "amqp:" + ",".join(parts)
-
-
-def _url_addresses(option: str, text: str) -> list[tuple[str, Address]]:
-    """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:|ssl:]HOST[:PORT]`.
-
-    User and password are not passed on: whoever is shown the address has to be known here by its
-    own.  No part of what is wrong is quoted from before the `@`.
-    """
-    rest = text.removeprefix("amqp:").removeprefix("//")
-    credentials, at, addresses = rest.rpartition("@")
-    if at and not credentials.partition("/")[0]:
-        raise OptionError(option, "there is no user name before the @")
-    parsed = []
-    for part in addresses.split(","):
-        if part.strip().startswith("rdma:"):
-            raise OptionError(option, f"'{part}': this broker listens on tcp and ssl only")
-        scheme = "ssl" if part.strip().startswith("ssl:") else "tcp"
-        address = part.strip().removeprefix(f"{scheme}:").rstrip("/")
-        if not address or "://" in part:
-            raise OptionError(option, f"'{part}' is not of the form amqp:tcp:HOST:PORT,...")
-        default_port = AMQPS_PORT if scheme == "ssl" else AMQP_PORT
-        parsed.append((scheme, _address(option, address, default_port)))
-    return parsed
+        return own_url(interface, binds, port, tls)
+    return shown("cluster-url", text)
 
 
 def _cluster_name(text: str) -> str:
@@ -496,25 +410,3 @@ def _cluster_name(text: str) -> str:
     if not text.isprintable():
         raise OptionError("cluster-name", "it holds a character that cannot be printed")
     return text
-
-
-def _address(option: str, text: str, default_port: int | None = None) -> Address:
-    try:
-        return parse_address(text, default_port)
-    except ValueError as problem:
-        raise OptionError(option, str(problem)) from None
-
-
-def _addresses(option: str, text: str) -> tuple[Address, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    addresses = tuple(_address(option, part) for part in parts)
-    for address in addresses:
-        if address.port == 0:
-            raise OptionError(option, f"'{address}' has port 0, which nobody can connect to")
-        if addresses.count(address) > 1:
-            raise OptionError(option, f"'{address}' is listed twice")
-    return addresses
-
-
-def _is_host(text: str) -> bool:
-    return text.isprintable() and bool(text) and not any(c.isspace() or c in ",/@" for c in text)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from broker.options.values import Kind, Option, OptionError, choice, defaults_of, number, size
 
+AMQP_PORT = 5672
 AMQPS_PORT = 5671
 VERIFY = ("none", "peer", "require")
 PORT_MAX = 65_535

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from broker.options import (
     access,
-    active_passive,
     bounds,
     client_ports,
     logs,
@@ -21,9 +20,10 @@ from broker.options import (
     retention,
     security,
 )
+from broker.options.client_ports import AMQP_PORT
+from broker.options.modes import active_passive, pair, shared_store
 from broker.options.values import Kind, Option, defaults_of
 
-AMQP_PORT = 5672
 OPTIONS: Mapping[str, Option] = {
     "cluster-name": Option("", "NAME",
         "Join, or form, the cluster of this name. Without it: a stand-alone broker.", Kind.EQUAL),
@@ -73,7 +73,9 @@ OPTIONS: Mapping[str, Option] = {
         "Record every event of the ring protocol in FILE, for ringtrace. Default: off; switched "
         "on at run time, DIR/ring.trace."),
     **logs.OPTIONS,
+    **shared_store.OPTIONS,
     **active_passive.OPTIONS,
+    **pair.OPTIONS,
 }  # fmt: skip
 """In the order in which `qpidd --help` shows them."""
 DEFAULTS = defaults_of(OPTIONS)

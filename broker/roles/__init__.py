@@ -2,7 +2,7 @@
 
 | question | answered by |
 | --- | --- |
-| which mode is this, by the options that were given? | `broker.options.broker` |
+| which mode is this, by the options that were given? | `BrokerOptions.mode` |
 | which objects make the mode at a member? | `choice` |
 | which roles are there, and which follows which? | `role_table` |
 | has this member the role, does it take it or give it up? | `active_passive` |

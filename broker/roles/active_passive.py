@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from broker.exit_codes import Exit
 from broker.machine.commands import DEMOTE, PROMOTE, Command, Demote, Promote
 from broker.machine.state import State
-from broker.options.active_passive import AUTOMATIC, MANUAL
+from broker.options.modes.active_passive import AUTOMATIC, MANUAL
 from broker.replication.chain import Promise
 from broker.replication.durable_gate import Backups
 from broker.roles.role_table import IllegalMove, Role, way

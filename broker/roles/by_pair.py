@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from broker.exit_codes import Exit
-from broker.options.active_passive import HAC, SLAVE, PairOptions
+from broker.options.modes.pair import HAC, SLAVE, PairOptions
 from broker.roles.active_passive import Followed, Standby
 from broker.roles.pair_table import NO_CLIENT, Peer, Seen, Standing, row_for
 from broker.roles.role_table import Role

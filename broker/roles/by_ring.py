@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from broker.options.active_passive import ActivePassiveOptions
+from broker.options.modes.active_passive import ActivePassiveOptions
 from broker.roles.active_passive import NO_PAIR, Followed, Standby, candidates
 from broker.roles.role_table import Role
 

@@ -8,6 +8,8 @@ from typing import Protocol, TypeAlias
 
 from broker.exit_codes import Exit
 from broker.options.broker import BrokerOptions
+from broker.options.modes.pair import PairOptions
+from broker.options.modes.shared_store import SharedStoreOptions
 from broker.replication.durable_gate import Backups
 from broker.roles import active_passive, by_pair
 from broker.roles.active_passive import NO_PAIR, ActivePassive, Followed, Rule
@@ -61,19 +63,20 @@ def roles_of(
     clock: Callable[[], float],
 ) -> Roles:
     """Return the role of this member, not followed yet."""
-    mode = options.active_passive
-    if mode is None:
+    mode = options.mode
+    if mode is None or isinstance(mode, SharedStoreOptions):
         return Standalone()
-    if mode.backup_timeout_s:
-        controller.backups = Backups(mode.backup_timeout_s, clock, log.warning)
-    for sentence in mode.needless:
-        log.warning("%s", sentence)
-    rule: Rule = ByRing(mode, controller, drained)
-    if options.pair is not None:
-        rule = ByPair(
-            options.pair, controller, clients, drained=drained, hears=hears, stop=stop,
-            note=log.info, warn=log.error,
+    if isinstance(mode, PairOptions):
+        rule: Rule = ByPair(
+            mode, controller, clients, drained=drained, hears=hears, stop=stop, note=log.info,
+            warn=log.error,
         )  # fmt: skip
+    else:
+        rule = ByRing(mode, controller, drained)
+        if mode.backup_timeout_s:
+            controller.backups = Backups(mode.backup_timeout_s, clock, log.warning)
+        for sentence in mode.needless:
+            log.warning("%s", sentence)
     return ActivePassive(
         rule, controller, clients, drained=drained, may_reply=may_reply, stop=stop, note=log.info
     )

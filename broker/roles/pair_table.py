@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from broker.options.active_passive import BACKUP, MASTER, PRIMARY, SLAVE
+from broker.options.modes.pair import BACKUP, MASTER, PRIMARY, SLAVE
 
 
 class Standing(Enum):

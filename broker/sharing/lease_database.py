@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.options.active_passive import DatabaseLock
+from broker.options.modes.shared_store import DatabaseLock
 from broker.sharing.databases import Database, DatabaseTrouble, Table, Value, database_for
 from broker.sharing.generations import newest_number
 from broker.sharing.lease import Found, Held, LeaseRecord

@@ -24,7 +24,7 @@ from typing import Protocol
 from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
 from broker.memberlog.records import LEASE_GIVEN_UP, LEASE_LOST, LEASE_TAKEN, Lease
-from broker.options.active_passive import SharedStoreOptions
+from broker.options.modes.shared_store import SharedStoreOptions
 from broker.sharing.generations import make_generation, remove_former, source_for
 from broker.sharing.lease import (
     WHO_CHARACTERS_MAX,

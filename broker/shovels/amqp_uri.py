@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, unquote
 
-from broker.options.broker import Address, parse_address
-from broker.options.client_ports import AMQPS_PORT
-from broker.options.table import AMQP_PORT
+from broker.options.addresses import Address, parse_address
+from broker.options.client_ports import AMQP_PORT, AMQPS_PORT
 from vsync.types import record
 
 HIDDEN = "***"

@@ -22,7 +22,7 @@ import click
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.signals import ended_by

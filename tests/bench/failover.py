@@ -34,7 +34,7 @@ from typing import IO, cast
 
 import uvloop
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.bench.ring import free_addresses
 from tools.client.amqp_client import AmqpConnection
 from tools.demo.local_cluster import LocalCluster

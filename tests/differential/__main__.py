@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from broker.options.broker import parse_address
+from broker.options.addresses import parse_address
 from tests.bench.compare.rabbitmq import MANAGEMENT, RabbitCluster, scripts
 from tests.differential import lockstep, program, wire
 from tools.cli.options import run_command

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from broker.amqp import codec
 from broker.amqp.fields import Table
 from broker.amqp.spec import METHODS
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.differential import wire
 from tests.differential.peers import Side, wait_for_silence
 from tests.differential.program import EXCHANGES, OBSERVER, QUEUES, STREAM, Args, Program, Step

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from broker.amqp import codec
 from broker.amqp.fields import Value
 from broker.amqp.spec import METHODS, decode_method
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.support.amqp_peer import method, opening
 
 REPLY_S, END_S = 20.0, 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from broker.amqp import codec
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.differential.peers import Peer, wait_for_silence
 from tests.differential.program import Step
 from tests.differential.rules import Difference

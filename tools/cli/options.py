@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import click
 
 from broker.exit_codes import Exit
-from broker.options.broker import Address as Address
+from broker.options.addresses import Address as Address
+from broker.options.addresses import parse_address as parse_address
 from broker.options.broker import BrokerOptions, broker_options
-from broker.options.broker import parse_address as parse_address
 from broker.options.table import DEFAULTS
 from broker.options.values import Option, OptionError, has_password
 from tools.cli.failures import ToolError, meant, os_reason

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from broker.options.client_ports import AMQPS_PORT
-from broker.options.table import AMQP_PORT
+from broker.options.client_ports import AMQP_PORT, AMQPS_PORT
 from tools.cli.options import Address as Address
 from tools.cli.options import parse_address as parse_address
 from vsync.types import record

@@ -30,7 +30,7 @@ from broker.amqp.codec import decode_properties
 from broker.amqp.fields import Timestamp, Value
 from broker.exit_codes import Exit
 from broker.memberlog.client_history import ClientHistory, Session
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.progress import Progress

@@ -76,8 +76,8 @@ from pathlib import Path
 import click
 
 from broker.exit_codes import Exit
-from broker.options.broker import parse_address
-from broker.options.table import AMQP_PORT
+from broker.options.addresses import parse_address
+from broker.options.client_ports import AMQP_PORT
 from tools.cli.answers import fields, items, objects
 from tools.cli.options import run_command
 from tools.cli.shared_options import with_version

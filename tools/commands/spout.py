@@ -23,7 +23,7 @@ from broker.amqp.fields import Value
 from broker.exit_codes import Exit
 from broker.machine.limits import NUMBERS_MAX
 from broker.memberlog.client_history import ClientHistory, Session
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.progress import Progress

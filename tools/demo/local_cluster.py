@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tools.client.management import ClusterStatus, ManagementError, NotRunning, Target
 
 HOST = "127.0.0.1"

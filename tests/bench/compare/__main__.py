@@ -22,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.bench.cluster import cpu_seconds
 from tests.bench.compare.rabbitmq import MIRRORED, RabbitCluster, scripts
 from tests.bench.compare.works import WORKS, Work, chosen

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tools.cli.failures import ToolError
 from tools.demo.local_cluster import HOST, free_ports
 

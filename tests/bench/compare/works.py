@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.bench.load import BACKLOG_MESSAGES
 from tests.bench.support.load_clients import Load
 from vsync.types import record

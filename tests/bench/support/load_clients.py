@@ -12,7 +12,7 @@ from collections import deque
 from broker.amqp import codec
 from broker.amqp.fields import Value
 from broker.memberlog.client_history import Session
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tools.cli.failures import ToolError
 from tools.client.amqp_client import CHANNEL, AmqpConnection, Login
 from vsync.types import record

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from broker.machine.commands import DEFINE, Define, Table, Value
-from broker.options.active_passive import ActivePassiveOptions
+from broker.options.modes.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
 from broker.roles.active_passive import ActivePassive
 from broker.roles.by_ring import ByRing

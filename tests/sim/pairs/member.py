@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.exit_codes import Exit
 from broker.machine.commands import CONNECTION_CLOSE, ConnectionClose
-from broker.options.active_passive import HAC
+from broker.options.modes.pair import HAC
 from broker.roles.active_passive import ActivePassive
 from broker.roles.by_pair import ByPair
 from broker.roles.pair_table import Peer, Standing

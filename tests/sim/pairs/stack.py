@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from broker.options.active_passive import HAC, MASTER_SLAVE, PairOptions
+from broker.options.modes.pair import HAC, MASTER_SLAVE, PairOptions
 from broker.roles.pair_table import Standing
 from store.api import Marker
 from tests.sim.broker.shell import BrokerUpper

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 
 
 class Answered(NamedTuple):

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from broker.statistics.metric_names import DETAILED
 from tests.support.promql import Query
 from tests.system.management.http import Api

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.system.pages.page_shell import Shell, blocks_of, shell_in
 from tests.system.support.clusters import wait_until
 from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost

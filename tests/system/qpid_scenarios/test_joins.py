@@ -16,7 +16,7 @@ import pytest
 from pika import frame, spec
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.support.amqp_peer import opening
 from tests.system.qpid_scenarios.clients import (
     Clients,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from broker.options.active_passive import DatabaseLock
+from broker.options.modes.shared_store import DatabaseLock
 from broker.sharing.lease_database import lease_in
 from tests.system.sharing.test_shared_store import (
     TAKEOVER_S,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.active_passive import DatabaseLock
+from broker.options.modes.shared_store import DatabaseLock
 from broker.sharing.databases import DatabaseTrouble
 from broker.sharing.lease_database import TABLE
 from tests.system.support.postgresql import PostgresServer, programs, running

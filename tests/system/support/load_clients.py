@@ -18,7 +18,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from broker.memberlog.client_history import ClientHistory, Session
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.system.support.clusters import admitted
 from tools.client.history import wall_us
 

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.system.support.tcp_relay import Route
 from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.support.toy_broker import HOST, ToyCluster
 from tests.system.support.clusters import admitted, wait_until
 from tests.system.support.load_clients import Load

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.options.active_passive import ActivePassiveOptions
-from broker.options.broker import Address, BrokerOptions, broker_options
+from broker.options.addresses import Address
+from broker.options.broker import BrokerOptions, broker_options
+from broker.options.modes.active_passive import ActivePassiveOptions
 from broker.options.security import SecurityOptions
 from broker.options.values import OptionError
 
@@ -19,13 +20,13 @@ def options(**given: str) -> BrokerOptions:
 
 
 def test_any_member_takes_clients_unless_it_is_said() -> None:
-    assert options().active_passive is None
+    assert options().mode is None
 
 
 def test_the_addresses_of_the_brokers_are_those_of_the_ring() -> None:
     """The manual's minimum: ha-cluster and ha-brokers-url."""
     found = options(ha_cluster="yes", ha_brokers_url=f"amqp:{NODES}")
-    assert found.active_passive == ActivePassiveOptions(automatic=True, public_url="", needless=())
+    assert found.mode == ActivePassiveOptions(automatic=True, public_url="", needless=())
     assert found.cluster_size == 3
     assert found.cluster_bind == found.cluster_nodes[0] == Address("127.0.0.1", 25672)
     assert [node.port for node in found.cluster_nodes] == [25672, 25673, 40000]
@@ -59,7 +60,7 @@ def test_a_list_that_may_have_this_member_is_taken(interface: str, url: str) -> 
 
 def test_what_is_at_its_default_is_taken_while_the_mode_is_off() -> None:
     off = options(ha_cluster="No", ha_promotion="Automatic", ha_queue_replication="NO")
-    assert off.active_passive is None
+    assert off.mode is None
 
 
 def test_everything_set() -> None:
@@ -68,8 +69,8 @@ def test_everything_set() -> None:
         ha_replicate="all", ha_backup_timeout="5.5s", ha_queue_replication="no",
         link_heartbeat_interval="10", link_maintenance_interval="100ms",
     )  # fmt: skip
-    mode = found.active_passive
-    assert mode is not None
+    mode = found.mode
+    assert isinstance(mode, ActivePassiveOptions)
     assert not mode.automatic
     assert mode.backup_timeout_s == 5.5
     assert mode.public_url == "amqp:tcp:10.0.0.9:5672"
@@ -80,8 +81,8 @@ def test_everything_set() -> None:
 
 @pytest.mark.parametrize("level", ["none", "Configuration", "all"])
 def test_every_level_of_replication_is_taken_and_said_to_change_nothing(level: str) -> None:
-    mode = options(ha_cluster="yes", ha_replicate=level).active_passive
-    assert mode is not None
+    mode = options(ha_cluster="yes", ha_replicate=level).mode
+    assert isinstance(mode, ActivePassiveOptions)
     assert mode.needless == (
         "--ha-replicate has no effect: every queue, exchange and message is on every member",
     )
@@ -92,13 +93,13 @@ def test_the_credentials_of_backups_are_those_of_the_ring() -> None:
     of_qpid = {"ha_username": "ha", "ha_password": "word", "ha_mechanism": "PLAIN"}
     found = options(ha_cluster="yes", interface="10.0.0.1", **of_qpid)
     assert found.security == SecurityOptions("PLAIN", "ha", "word")
-    assert found.active_passive is not None
-    assert found.active_passive.needless == ()
+    assert isinstance(found.mode, ActivePassiveOptions)
+    assert found.mode.needless == ()
     keys = {"cluster_key": "/k", "cluster_allow": "/a", "cluster_mechanism": "CURVE"}
     found = options(ha_cluster="yes", **of_qpid, **keys)
     assert found.security.mechanism == "CURVE"
-    assert found.active_passive is not None
-    assert found.active_passive.needless == tuple(
+    assert isinstance(found.mode, ActivePassiveOptions)
+    assert found.mode.needless == tuple(
         f"--{option} has no effect: members show each other what --cluster-... say"
         for option in ("ha-username", "ha-password", "ha-mechanism")
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.active_passive import DEFAULTS
 from broker.options.broker import broker_options
+from broker.options.modes import active_passive, pair, shared_store
 from broker.options.values import OptionError
 
 OWN, OTHER = "127.0.0.1:25672", "127.0.0.1:25673"
@@ -112,4 +112,5 @@ def test_an_option_of_one_mode_with_every_other(tmp_path: Path, option: str) -> 
 
 def test_no_option_of_a_mode_is_forgotten() -> None:
     known = {name for mode in MODES.values() for name in mode} | ALONE.keys() | ANYWHERE
-    assert DEFAULTS.keys() <= known
+    options = shared_store.DEFAULTS.keys() | active_passive.DEFAULTS.keys() | pair.DEFAULTS.keys()
+    assert options <= known

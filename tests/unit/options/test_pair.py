@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.options.active_passive import ONE_OF_PAIR, PairOptions
-from broker.options.broker import Address, BrokerOptions, broker_options
+from broker.options.addresses import Address
+from broker.options.broker import BrokerOptions, broker_options
+from broker.options.modes.pair import PairOptions
 from broker.options.values import OptionError
 from vsync.primary.settings import disagreement
 
@@ -19,17 +20,16 @@ def options(**given: str) -> BrokerOptions:
 
 
 def test_no_member_is_one_of_a_pair_unless_it_is_said() -> None:
-    assert options().pair is None
+    assert options().mode is None
 
 
 @pytest.mark.parametrize(("seat", "kept"), [("primary", OTHER), ("Backup", OWN)])
 def test_what_follows_from_hac(seat: str, kept: str) -> None:
     """O11: one word and one address; the peer's port is this member's, if none is given."""
     found = options(hac=seat, hac_peer="127.0.0.2")
-    assert found.pair == PairOptions("hac", seat.lower(), OTHER, kept)
+    assert found.mode == PairOptions("hac", seat.lower(), OTHER, kept)
     assert (found.cluster_size, found.cluster_nodes) == (2, (Address("127.0.0.2", 25672),))
     assert found.requested == (f"@pair={kept}",)
-    assert found.active_passive is ONE_OF_PAIR
     assert ("pair-mode", "hac", True) in found.settings
 
 
@@ -41,12 +41,12 @@ def test_the_master_names_nobody_and_the_slave_the_master() -> None:
     )
     assert master.requested == slave.requested == (f"@pair={OWN}",)
     assert master.cluster_nodes == ()
-    assert master.pair is not None
-    assert master.pair.lets_the_other_lead
-    ending = options(master_slave="master", shutdown_on_master_failure="yes").pair
-    assert ending is not None
+    assert isinstance(master.mode, PairOptions)
+    assert master.mode.lets_the_other_lead
+    ending = options(master_slave="master", shutdown_on_master_failure="yes").mode
+    assert isinstance(ending, PairOptions)
     assert not ending.lets_the_other_lead
-    assert ending.settings != master.pair.settings
+    assert ending.settings != master.mode.settings
 
 
 def test_the_two_members_ask_for_the_same() -> None:

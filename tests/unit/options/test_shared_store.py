@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.active_passive import DatabaseLock
 from broker.options.broker import broker_options
+from broker.options.modes.shared_store import DatabaseLock, SharedStoreOptions
 from broker.options.values import OptionError
 
 
 def test_it_stands_for_the_data_directory() -> None:
     found = broker_options({"shared-store": "/srv/x", "cluster-name": "shop"})
-    assert found.shared_store is not None
-    assert found.shared_store == (Path("/srv/x"), 800, None)
+    assert found.mode == (Path("/srv/x"), 800, None)
     assert found.data_dir is None
     assert not found.clustered, "no ring is looked for: others lead or wait"
-    assert broker_options({}).shared_store is None
+    assert broker_options({}).mode is None
 
 
 @pytest.mark.parametrize(
@@ -51,8 +50,8 @@ def test_a_lease_needs_a_store() -> None:
 def test_where_the_lease_is_kept(tmp_path: Path) -> None:
     def lock(url: str) -> DatabaseLock | None:
         found = broker_options({"shared-store": str(tmp_path), "shared-store-lock": url})
-        assert found.shared_store is not None
-        return found.shared_store.lock
+        assert isinstance(found.mode, SharedStoreOptions)
+        return found.mode.lock
 
     assert lock("") is None
     url = "postgresql://qpidd:geheim@db/lease?passfile=/etc/pgpass&sslmode=verify-full"
@@ -94,7 +93,7 @@ def test_a_lock_that_is_none(url: str, sentence: str, tmp_path: Path) -> None:
 def test_a_lock_without_its_driver_or_store(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="it needs --shared-store"):
         broker_options({"shared-store-lock": "sqlite:///x/y"})
-    monkeypatch.setattr("broker.options.active_passive.find_spec", lambda _: None)
+    monkeypatch.setattr("broker.options.modes.shared_store.find_spec", lambda _: None)
     with pytest.raises(OptionError, match=r"pip install 'qpid-cluster-py\[postgresql\]'"):
         broker_options({"shared-store": "/srv/x", "shared-store-lock": "postgresql://h/d"})
 

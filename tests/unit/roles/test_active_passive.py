@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from broker.exit_codes import Exit
-from broker.options.active_passive import ActivePassiveOptions
+from broker.options.modes.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
 from broker.roles.active_passive import AGAIN_S, ActivePassive
 from broker.roles.by_ring import STEP_S, ByRing

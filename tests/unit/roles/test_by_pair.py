@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from broker.exit_codes import Exit
-from broker.options.active_passive import HAC, MASTER_SLAVE, PairOptions
+from broker.options.modes.pair import HAC, MASTER_SLAVE, PairOptions
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import VoterChanges
 from broker.roles.active_passive import NO_PAIR, ActivePassive

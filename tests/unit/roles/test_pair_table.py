@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from broker.options.active_passive import BACKUP, MASTER, PRIMARY, SLAVE
+from broker.options.modes.pair import BACKUP, MASTER, PRIMARY, SLAVE
 from broker.roles.pair_table import ROWS, Peer, Seen, Standing, row_for
 
 PENDING, ACTIVE, PASSIVE = Standing.PENDING, Standing.ACTIVE, Standing.PASSIVE

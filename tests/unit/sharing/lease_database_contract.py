@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.active_passive import DatabaseLock
+from broker.options.modes.shared_store import DatabaseLock
 from broker.sharing.databases import DatabaseTrouble
 from broker.sharing.lease import Held, LeaseRecord
 from broker.sharing.lease_database import TABLE, LeaseDatabase, lease_in

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.active_passive import DatabaseLock
+from broker.options.modes.shared_store import DatabaseLock
 from broker.sharing.databases import DatabaseTrouble, SQLite
 from broker.sharing.leases import MARK
 from store.errors import StoreUnreadable

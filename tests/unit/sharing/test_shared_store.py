@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.active_passive import SharedStoreOptions
+from broker.options.modes.shared_store import SharedStoreOptions
 from broker.sharing import shared_store
 from broker.sharing.generations import generation_path, make_generation, remove_former
 from broker.sharing.lease import Held, LeaseRecord

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from broker.exit_codes import Exit
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tools.cli.failures import ToolError
 from tools.client.broker_url import AMQP, HTTP, BrokerUrl, brokers, parse_url
 from tools.client.credentials import Credentials, from_environment, with_credentials

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from broker.options.broker import Address, BrokerOptions, broker_options, parse_address
+from broker.options.addresses import Address, parse_address
+from broker.options.broker import BrokerOptions, broker_options
 from broker.options.retention import BackupPolicy, Policy
 from broker.options.values import OptionError
 from tools.cli.failures import ToolError

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.listener.tls import authorities
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.support.certificates import Authority, Files
 from tools.cli.failures import ToolError
 from tools.client.amqp_client import (

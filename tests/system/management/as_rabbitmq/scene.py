@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pika
 
-from broker.options.broker import Address
+from broker.options.addresses import Address
 from tests.system.management.http import Api, seg
 
 RECORDED = Path(__file__).with_name("keys_3_10.json")
