@@ -22,7 +22,7 @@ class Judgement:
         self.split_vote: SplitVote | None = None
         self.fenced = ""  # why this member may not reply, even with a quorum
         self.diverged = ""  # why this member must stop
-        self.disk_is_right = False  # of a diverged member: its store, executed again, is the agreed
+        self.disk_is_right = False  # of a diverged member: its re-executed store agrees
         self.resumes = False  # of an unfenced member: it need not wait for another view
         self.agreed = 0
         """The highest position at which a vote agreed with this member's state."""

@@ -141,7 +141,7 @@ class ManagementServer:
         found = self._router.find(raw[len(API) :])
         method = "GET" if request.method == "HEAD" else request.method
         routes, names = found if found is not None else ({}, {})
-        if routes and method == "OPTIONS":  # to anybody, as RabbitMQ: it says nothing of the state
+        if routes and method == "OPTIONS":  # to anybody, as RabbitMQ: reveals nothing
             return _response(Reply(200, headers={"Allow": _methods(routes)}))
         route = routes.get(method)
         if route is not None and route.tag == "" and not request.headers.get("Authorization"):

@@ -57,7 +57,7 @@ from broker.memberlog.records import (
 MAGIC = b"QPIDLOG1"
 NO_LINK = bytes(8)
 FRAME = struct.Struct("<II8s")  # length, crc32 of the payload, link
-RECORD_BYTES_MAX = 1 << 30  # the moves of one command can be many: all that a member held returns
+RECORD_BYTES_MAX = 1 << 30  # one command can cause many moves: all that a member held
 LARGE_BYTES = 1 << 20
 PACKED_MOVES_MIN = 12
 """From this many moves on they are packed: fewer gain little, and the call costs as much."""

@@ -184,7 +184,7 @@ async def _serve(
         await api.close()
         if member.disk_stuck:
             messages.end(MESSAGES_S)
-            os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
+            os._exit(code)  # a thread is blocked in the disk: nothing can be tidied up
     except Ended as ended:
         log.info("stopping: %s", ended)
         return Exit.OK

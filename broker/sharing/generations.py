@@ -166,7 +166,7 @@ def copy_store_files(source: Path, target: Path) -> None:
                 sync_file(target / JOURNAL_NAME)
             sync_file(target / DATA_NAME)
             return
-        time.sleep(_PAUSE_S)  # who still commits looks for a later token now and then, and stops
+        time.sleep(_PAUSE_S)  # its writer looks for a later token now and then, and stops
     raise StoreFailed(
         f"{file} was written each time that it was copied, {_TRIES} times: a former leader still "
         "commits to it; end that broker, or start this one again"

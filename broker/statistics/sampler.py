@@ -125,7 +125,7 @@ class Sampler:
         """By virtual host: a tally whose sample is its ready and its unacked messages."""
         self._tracks: dict[Tally, Track] = {}
         self._coming = self._tracks  # of the current sweep
-        self._ticks: deque[tuple[float, bool]] = deque()  # sweeps of the last minute; kept of all?
+        self._ticks: deque[tuple[float, bool]] = deque()  # of the last minute; kept for all?
         self._keep, self._kept_at = False, -STEP_S  # whether this sweep is kept for all
         self._watched: dict[Tally, tuple[float, float]] = {}  # since when, and asked for last
         self._machine: Machine | None = None
@@ -222,7 +222,7 @@ class Sampler:
         kept = start = 0
         while start < len(self._queues):
             some = [one for one in self._queues[start : start + LOOK_EVERY] if not one.deleted]
-            self._queues[kept : kept + len(some)] = some  # those that are gone close up
+            self._queues[kept : kept + len(some)] = some  # closes up over those that are gone
             start, kept = start + LOOK_EVERY, kept + len(some)
             self._take_queues(tracks, at, some, share, sums, own, noted)
             yield

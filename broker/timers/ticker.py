@@ -145,7 +145,7 @@ class Ticker:
         ):  # more was due than one tick handles, or the others' clocks are behind
             return TICK_S - waited_s
         due_us = machine.now_us + machine.due_in_us
-        last_us = clock.reached_us if clock is not None else -1  # what was taken of the last claim
+        last_us = clock.reached_us if clock is not None else -1  # the accepted part of the claim
         next_us = min(due_us, (last_us // GRID_US + 1) * GRID_US)
         late = busy and reached_us + int(self._trip_s * 1.2e6) > machine.horizon_us
         if late or reached_us >= next_us:

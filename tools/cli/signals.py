@@ -53,7 +53,7 @@ def held_back(*signals: signal.Signals, insisting: bool = False) -> Iterator[Non
         yield
     finally:
         for one, handler in kept.items():
-            if signal.getsignal(one) is keep:  # else the block has set one that is to stay
+            if signal.getsignal(one) is keep:  # else the block set one to stay
                 signal.signal(one, handler)
         for number in came:
             signal.raise_signal(number)

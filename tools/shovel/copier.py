@@ -58,12 +58,12 @@ class Copier:
         self._task, self._tell, self._control = task, tell, control
         self._shovel = task.shovel
         self._id = ""  # id of the source queue
-        self._here: dict[str, dict[int, int]] = {}  # by id what is here: place to tag, 0: not yet
+        self._here: dict[str, dict[int, int]] = {}  # by id: place to tag, 0: not here yet
         self._again: set[int] = set()  # of these the copies here go once there are new ones
         self._old: list[int] = []  # tags that go then, whose messages no longer exist
         self._highest = -1
         self._level = False  # everything there at one moment has arrived here
-        self._level_at: int | None = None  # when what was published up to this number is confirmed
+        self._level_at: int | None = None  # when all up to this number is confirmed
         self._published = 0
         self._pending: set[int] = set()  # publish numbers
         self._waits: list[Delivery] = []  # from here, until the id is known

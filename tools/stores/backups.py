@@ -250,7 +250,7 @@ def _begin_anew(directory: Path, asked: BackupRequest) -> tuple[str, Document]:
     """Copy a store, as the store of the only voter of a new cluster."""
     source, into = find_store(directory), Path(asked.into).expanduser().absolute()
     into.mkdir(parents=True, exist_ok=True)
-    lock = DirectoryLock(into)  # the copy may take long, and a broker be started there meanwhile
+    lock = DirectoryLock(into)  # a broker may be started there during a long copy
     try:
         if (into / STORE_NAME).exists():
             raise StoreError(f"{into} has a store; give the name of an empty or new directory")

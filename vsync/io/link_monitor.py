@@ -50,7 +50,7 @@ class LinkMonitor:
         self.forget(address)
         self._fds[address] = fd
         self._loop.add_reader(fd, self._maintain)
-        self._loop.call_soon(self._maintain)  # libzmq signals only what comes after a first look
+        self._loop.call_soon(self._maintain)  # libzmq signals only events after a first look
 
     def forget(self, address: str) -> None:
         """Stop watching.  Idempotent."""

@@ -517,7 +517,7 @@ class Primary:
             self.mark.caught_up |= {sender.name}
             self._update_mark()
             if sender == self.me and self.plan is not None and self.mark.without_data:
-                # An arbitrator may name this member once it has on disk what was ordered till now.
+                # An arbitrator may name this member once everything ordered so far is on its disk.
                 plan = self.plan
                 self._persist(plan, HELD)
 

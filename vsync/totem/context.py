@@ -33,7 +33,7 @@ class Timer(IntEnum):
     """The timers of a node, in the order in which those due at once are handled."""
 
     SOLO = 1  # a ring of one has work
-    HOLD = 2  # the held token goes on
+    HOLD = 2  # sends the held token on
     TOKEN_RESEND = 3
     TOKEN_LOSS = 4
     JOIN = 5
@@ -79,7 +79,7 @@ class Context:
         self.counters[name] += more
         if self.tracing:
             if name in DROPS:
-                # What is wrong with an envelope leaves open who sent it.
+                # A faulty envelope leaves its sender unknown.
                 envelope = name.startswith("frame_") and not name.startswith("frame_in_")
                 source = "" if envelope else self._source
                 self.note("drop", why=name, times=more, **{"from": source})

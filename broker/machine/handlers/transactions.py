@@ -58,7 +58,7 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         if has_copies or (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work
-        if work > COMMIT_WORK_MAX:  # finding the other routes would cost what is refused here
+        if work > COMMIT_WORK_MAX:  # finding the other routes would cost the work refused here
             return refuse(state, channel, TX_COMMIT, _too_large(work))
     named = _named_tags(channel, settlements)
     if isinstance(named, Refusal):

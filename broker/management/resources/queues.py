@@ -58,7 +58,7 @@ def queue_row(call: Call, queue: Queue, spans: Spans = NO_SPANS) -> Object:
         "message_bytes": queue.ready_bytes + queue.unacked_bytes,
         "message_bytes_ready": queue.ready_bytes,
         "message_bytes_unacknowledged": queue.unacked_bytes,
-        "messages": ready + unacked if queue.stream is None else ready,  # what is read is there
+        "messages": ready + unacked if queue.stream is None else ready,  # messages read stay
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "name": queue.name,

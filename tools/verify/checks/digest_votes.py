@@ -29,7 +29,7 @@ VERDICTS = (AGREED, "divergent", UNDECIDED)
 DISPUTED_MAX = 1000
 """Disputed positions that are checked; more add nothing."""
 
-NotedVerdict = tuple[str, bytes, int]  # verdict; chain and root that won, empty when none did
+NotedVerdict = tuple[str, bytes, int]  # verdict; winning chain and root, or empty
 VotePlace = tuple[int, int]  # epoch, position
 
 

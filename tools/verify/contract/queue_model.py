@@ -281,7 +281,7 @@ class Model:
     def __init__(self, next_message: int) -> None:
         self.next_message = next_message
         self.moved: Message | None = None  # by the last move, if it left or was let go
-        self._body = 0  # of what was published last
+        self._body = 0  # of the last publish
         self.queues: dict[int, _ModelQueue] = {}
 
     def begin(self, number: int, figures: QueueFigures, max_priority: int) -> None:

@@ -56,7 +56,7 @@ class Receiver:
         self._deliver, self._waits = deliver, waits
         self._queue: Queue[bytes] = Queue(most)
         self._ending = Event()
-        self._lock = Lock()  # both threads count what is lost
+        self._lock = Lock()  # both threads count lost alerts
         self._thread = Thread(target=self._run, name=f"alerts to {name}", daemon=True)
         self._thread.start()
 

@@ -75,7 +75,7 @@ class ClusterProgress:
         self._verified = -1
         self.begin_inactive: list[str] = []  # files at whose beginning the member was in no primary
         self.cutoffs: dict[int, int] = {}  # by epoch, after which a later one superseded it
-        self.first_epoch = 0  # of what is held
+        self.first_epoch = 0  # of the rows held
         self.gone: dict[str, int] = {}  # by member, the last incarnation that is not held
         self.records = 0
 

@@ -19,7 +19,7 @@ class Intake:
             config.queue_bytes_max, config.queue_messages_max, config.message_bytes_max
         )
         self.mark = 0
-        self.coming = 0  # the mark that it will be when the disk has what is on its way there
+        self.coming = 0  # the mark once the disk has all data on its way there
         self.urgent = False  # some queued payload should not wait for the token
         self.throttle_s = 0.0  # how long each token is kept, because the application is behind
         self._throttle_max_s = config.hold_ms / 1000

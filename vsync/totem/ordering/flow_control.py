@@ -30,7 +30,7 @@ class Flow:
 
     def __init__(self) -> None:
         self.sent = 0  # frames of the last visit, still contained in the token's sum
-        self.waiting = 0  # what was reported as waiting at the last visit
+        self.waiting = 0  # the backlog reported at the last visit
 
     def settle(self, sent_sum: int, waiting_sum: int, sent: int, waiting: int) -> tuple[int, int]:
         """Replace this member's part in the token's two sums, and keep it for the next visit."""

@@ -35,7 +35,7 @@ class Reports:
     def __init__(self, members: int, index: int) -> None:
         self.hop = -1  # of the token that is kept; its keeper is that one modulo the members
         self.upto = 0  # an early frame, and this member holds everything up to it
-        self.told = 0, 0  # what it reported last: held, safe
+        self.told = 0, 0  # its last report: held, safe
         self._members, self._index = members, index
         self._start = -1  # early frames are behind this one; -1: none would count
         self._early: list[int] = []  # received early frames that are not behind `upto`

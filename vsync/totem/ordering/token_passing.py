@@ -26,7 +26,7 @@ class TokenPassing:
         self._lease = lease
         self._last = NO_RING, 0.0  # the ring of the last token, and when it came
         self._retransmit_s = context.config.token_retransmit_ms / 1000
-        self._timeout = (0, 0), 0.0  # for so many members and so many ms by the token: seconds
+        self._timeout = (0, 0), 0.0  # by number of members and the token's ms: seconds
         self._resend: Send | None = None
 
     def pass_on(self, to: Member, message: Message, now: float) -> None:
