@@ -97,10 +97,9 @@ def read_segment(
             return
         said = _link_before(data, source)
         link = link or said
-    frame, size, new = FRAME.unpack_from, len(data), tuple.__new__
+    frame, size, new, begun = FRAME.unpack_from, len(data), tuple.__new__, _LINK.copy
     while offset < size:
-        # One loop with few calls over what is whole and follows: it is most of the cost.
-        while link and offset + _HEAD < size:
+        while link and offset + _HEAD < size:  # few calls over what follows: most of the cost
             length, checksum, own_link = frame(data, offset)
             end = offset + _HEAD + length
             payload = data[offset + _HEAD : end]
@@ -110,7 +109,9 @@ def read_segment(
                 number, record = decode(payload)
             except RecordMalformed:
                 break
-            if number != lsn + 1 != 0 or _link_of(link, payload) != own_link:
+            linked = begun()
+            linked.update(link + payload)
+            if number != lsn + 1 != 0 or linked.digest() != own_link:
                 break
             if begins and not isinstance(record, Header):
                 break

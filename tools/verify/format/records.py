@@ -299,12 +299,11 @@ def decode(payload: bytes, *, expanded: bool = True) -> tuple[int, Record]:
         raise RecordMalformed(f"not a record: {error}") from error
     except MsgspecError as error:
         raise RecordMalformed(_in_words(payload, str(error))) from error
+    values = fields[2:]
     if kind == _BATCH:
-        values = *fields[2:-1], _moves(fields[-1], expanded)
+        values = *values[:-1], _moves(values[-1], expanded)
     elif kind == _CONFIRM:
-        values = *fields[2:4], _positions(fields[4])
-    else:
-        values = fields[2:]
+        values = *values[:2], _positions(values[2])
     record = _new(build, values)
     if complain is not None and (what := complain(record)):
         raise RecordMalformed(what)

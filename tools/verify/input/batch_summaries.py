@@ -7,7 +7,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
-from operator import itemgetter
+from functools import reduce
+from operator import attrgetter, xor
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -15,20 +16,18 @@ from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from tools.verify.format.commands import Command
 from tools.verify.format.moves import FORGOTTEN, MOVE, count
-from tools.verify.format.reader import FRAME
+from tools.verify.format.reader import FRAME, Entry
 from tools.verify.format.records import (
     BEGINNINGS,
     MARK,
     Batch,
-    ConfirmRecord,
     End,
     Record,
     RecordKind,
-    Snapshot,
-    Start,
     Vote,
     decode,
 )
+from tools.verify.input.log_sequence import digest
 from tools.verify.input.rows import SPAN, SUMS, Row, Sums, signed
 
 BATCHES_KNOWN = 1 << 17  # at most; of half a kilobyte and more each
@@ -36,25 +35,18 @@ RANGE_US = 200_000  # longest time that one summary covers: the resolution of th
 RowSource = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1
 _BATCH = BEGINNINGS[RecordKind.BATCH - 1]
-_FIELDS_AT = {bytes([first]): 5 for first in range(128)} | {b"\xcc": 6, b"\xcd": 7, b"\xce": 9}
+_FIELDS_AT = dict.fromkeys(range(128), 5) | {0xCC: 6, 0xCD: 7, 0xCE: 9}
 """Where the fields behind the number of a BATCH begin, by the first byte of that number."""
 _SELDOM = bytes((Command.ACTIVATE, Command.VOTERS, Command.PROMOTE, Command.DEMOTE))
-_FIRST_STEP, _MARKS_MAX = (
-    1024,
-    256,
-)  # of END: positions between marks at first, and how many at most
-
-
-State: TypeAlias = tuple[int, bytes, int]
-"""What a batch left behind: its last position, chain and root."""
-Recent: TypeAlias = deque[State]
+_FIRST_STEP, _MARKS_MAX = 1024, 256  # of END: positions between marks at first; of these at most
+Recent: TypeAlias = "deque[KnownBatch]"
+_last = attrgetter("last")
 
 
 class KnownBatch(Struct, gc=False):
     """A batch, and what it shows by itself."""
 
-    epoch: int
-    ring_seq: int
+    primary: tuple[int, int]  # epoch, ring
     seq: int
     first: int
     last: int
@@ -71,8 +63,7 @@ class KnownBatch(Struct, gc=False):
     moves_hash: int  # xxh3_64, where each single batch is looked at
     seldom: bool  # it has commands that are looked for
     forgets: bool  # it has moves of a cold start
-    chain_before: bytes = b""  # from which chain and order follow
-    order_before: bytes = b""
+    follows: int = -1  # the digest of a batch of its epoch behind which it is in order
 
     @staticmethod
     def of(batch: Batch, digest: int, *, every: bool = False) -> KnownBatch:
@@ -83,11 +74,28 @@ class KnownBatch(Struct, gc=False):
         ) = batch  # fmt: skip
         seldom = kinds.translate(None, _SELDOM) != kinds
         return KnownBatch(
-            epoch, ring_seq, seq, first, first + commands - 1, origin, time_us, kinds, outcomes,
+            (epoch, ring_seq), seq, first, first + commands - 1, origin, time_us, kinds, outcomes,
             blob_hash, chain, root, order, digest, count(moves),
             xxh3_64_intdigest(moves) if every else 0,
             seldom, seldom and FORGOTTEN in moves[:: MOVE.size],
         )  # fmt: skip
+
+
+def reached(position: int, chain: bytes, place: tuple[tuple[int, int], int]) -> KnownBatch:
+    """Return what stands for the batch before the next one where there is none, or it is not known:
+    the position and chain that it left (-1, b"": not known), and its primary and place in that.
+    """
+    return KnownBatch(
+        *place, position, position, "", 0, b"", b"", b"", chain, 0, b"", -2, 0, 0, False, False
+    )
+
+
+def is_chained(before: KnownBatch, batch: KnownBatch) -> bool:
+    """Return whether chain and order follow from those before, as far as these are known."""
+    chain, order, hashed = before.chain, before.order, batch.blob_hash
+    return (not chain or digest(chain + hashed + batch.outcomes) == batch.chain) and (
+        not order or digest(order + hashed) == batch.order
+    )
 
 
 class BatchDecoder:
@@ -103,17 +111,16 @@ class BatchDecoder:
 
     def decode(self, payload: bytes) -> tuple[int, Record | KnownBatch]:
         """Return number and record; raises `RecordMalformed`."""
-        begin = _FIELDS_AT.get(payload[4:5], 0) if payload.startswith(_BATCH) else 0
-        digest = xxh3_128_intdigest(payload[begin:]) if begin else 0
+        if not payload.startswith(_BATCH):
+            return decode(payload)
+        begin = _FIELDS_AT.get(payload[4], 0)
+        digest = xxh3_128_intdigest(payload[begin:])
         if begin and (known := self._known.get(digest)) is not None:
             return int.from_bytes(payload[5:begin] or payload[4:5], "big"), known
         lsn, record = decode(payload, expanded=self._every)
-        if not isinstance(record, Batch):
-            return lsn, record
-        if not begin:  # its number is written longer than need be, so its sums are of no other log
-            digest = xxh3_128_intdigest(payload)
+        assert isinstance(record, Batch)
         known = KnownBatch.of(record, digest, every=self._every)
-        if begin and self._most:
+        if begin and self._most:  # else its number is longer than need be, and so in no other log
             if len(self._known) >= self._most:
                 self._known.clear()
             self._known[digest] = known
@@ -121,32 +128,31 @@ class BatchDecoder:
 
 
 class BatchRange:
-    """Running summary of consecutive batches; `batches` is 0 when it is empty."""
+    """Consecutive batches of one epoch, each behind the one before it, which one row sums up."""
 
-    __slots__ = (
-        "batches", "begins", "digest", "ends", "epoch", "first", "last", "limit", "lsn", "until_us",
-    )  # fmt: skip
+    last: Entry  # the record of the last one
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Empty the summary; the next batch does not continue it."""
-        self.batches = self.begins = self.digest = self.ends = self.epoch = 0
-        self.first = self.last = self.limit = self.lsn = self.until_us = -1
+        """Empty it; the next batch does not continue it."""
+        self.batches: list[KnownBatch] = []
+        self.limit = self.until_us = -1
 
-    def begin(self, first: int, last: int, epoch: int, time_us: int, begins: int) -> None:
-        """Start with a batch of positions `first` to `last`, at byte `begins`."""
-        self.first, self.epoch, self.begins = first, epoch, begins
+    def begin(self, last: int, time_us: int, begins: int) -> None:
+        """Start with a batch up to position `last`, at byte `begins`."""
         self.limit = (last // SPAN + 1) * SPAN
-        self.until_us = time_us + RANGE_US
+        self.until_us, self.begins = time_us + RANGE_US, begins
 
     def sums(self, source: RowSource, active: bool | None, decided: int, time_us: int) -> Sums:
         """Return the SUMS row; activity and deciding epoch are the same for each of the batches."""
-        low, high = self.digest & _LOW, self.digest >> 64
+        first, last = self.batches[0], self.batches[-1].last
+        summed = reduce(xor, [one.digest for one in self.batches])
         return Sums(
-            *source, self.lsn, SUMS, self.epoch, self.first, self.last, active, decided, time_us,
-            self.last // SPAN, self.batches, self.begins, self.ends, signed(low), signed(high),
+            *source, self.last.lsn, SUMS, first.primary[0], first.first, last, active, decided,
+            time_us, last // SPAN, len(self.batches), self.begins, self.last.end,
+            signed(summed & _LOW), signed(summed >> 64),
         )  # fmt: skip
 
 
@@ -166,7 +172,7 @@ def batch_row(
 ) -> Row:
     """Return the row of a batch, and how it was applied in this log."""
     fields = (
-        *source, lsn, 6, batch.epoch, batch.ring_seq, None, batch.seq, batch.first, batch.last,
+        *source, lsn, 6, *batch.primary, None, batch.seq, batch.first, batch.last,
         batch.chain, signed(batch.root), batch.blob_hash, batch.order, batch.origin, batch.kinds,
         batch.outcomes, None, None, active, None, None, decided, time_us, signed(batch.moves_hash),
     )  # fmt: skip
@@ -181,7 +187,7 @@ def matches_batch(
     left = _left_at(recent, position)
     if left is None:
         return None
-    return chain in (None, left[1]) and root in (None, left[2])
+    return chain in (None, left.chain) and root in (None, left.root)
 
 
 def compare_vote(recent: Recent, vote: Vote) -> tuple[Vote, bool | None]:
@@ -191,50 +197,46 @@ def compare_vote(recent: Recent, vote: Vote) -> tuple[Vote, bool | None]:
     """
     if vote.verdict != "undecided":
         return vote, matches_batch(recent, vote.position, vote.chain, vote.root)
-    _, chain, root = _left_at(recent, vote.position) or (-1, b"", 0)
+    left = _left_at(recent, vote.position)
+    chain, root = (b"", 0) if left is None else (left.chain, left.root)
     return vote._replace(chain=chain, root=root), None
 
 
-def _left_at(recent: Recent, position: int) -> State | None:
-    at = bisect_left(recent, position, key=itemgetter(0))
-    return recent[at] if at < len(recent) and recent[at][0] == position else None
+def _left_at(recent: Recent, position: int) -> KnownBatch | None:
+    at = bisect_left(recent, position, key=_last)
+    return recent[at] if at < len(recent) and recent[at].last == position else None
 
 
 class SegmentTotals:
     """Totals of a segment, counted from its records to be compared with its END."""
 
     def __init__(self) -> None:
-        self._batches = self._commands = self._moves = self._confirms = 0
-        self._first = self._position = 0
-        self._chain = bytes(16)
+        self._batches = self._commands = self._moves = 0
+        self._first = 0
+        self.state = 0, bytes(16)  # position and chain
         self._step = _FIRST_STEP
         self._marks: list[tuple[int, int, bytes]] = []  # position before a batch, after it, chain
 
-    def take_batch(self, batch: KnownBatch) -> None:
-        """Count a batch."""
-        before, last = batch.first - 1, batch.last
-        self._first = self._first or batch.first
-        self._batches += 1
+    def take(self, batches: list[KnownBatch]) -> None:
+        """Count consecutive batches."""
+        before, last = batches[0].first - 1, batches[-1].last
+        self._first = self._first or before + 1
+        self._batches += len(batches)
         self._commands += last - before
-        self._moves += batch.moves
-        self._position, self._chain = last, batch.chain
-        if last // self._step > before // self._step:
-            self._marks.append((before, last, batch.chain))
+        self._moves += sum([one.moves for one in batches])
+        self.state = last, batches[-1].chain
+        while (mark := (before // self._step + 1) * self._step) <= last:
+            one = batches[bisect_left(batches, mark, key=_last)]
+            self._marks.append((one.first - 1, one.last, one.chain))
+            before = one.last
             self._thin_out()
 
-    def take(self, record: Record) -> None:
-        """Count another record."""
-        if isinstance(record, ConfirmRecord):
-            self._confirms += len(record.positions)
-        elif isinstance(record, Start | Snapshot):
-            self._position, self._chain = record.position, record.chain
-
-    def end(self, records: int) -> End:
-        """Return the END that a segment of so many records should have."""
+    def end(self, records: int, confirms: int) -> End:
+        """Return the END that a segment of so many records and confirms should have."""
         marks = b"".join(MARK.pack(last, chain) for _, last, chain in self._marks)
         return End(
-            self._first, self._position, self._chain, records, self._batches,
-            self._commands, self._moves, self._confirms, self._step, marks,
+            self._first, *self.state, records, self._batches, self._commands, self._moves, confirms,
+            self._step, marks,
         )  # fmt: skip
 
     def _thin_out(self) -> None:

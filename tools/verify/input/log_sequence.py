@@ -6,7 +6,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from tools.verify.format.commands import Command, Outcome
-from tools.verify.format.records import HASH_BYTES, Active, Batch, ConfirmRecord
+from tools.verify.format.records import HASH_BYTES
 
 CONFIRMABLE = (Command.PUBLISH, Command.TX_COMMIT)
 _NOTHING_HASHED = blake2b(digest_size=HASH_BYTES)  # its copy is made sooner than a new one
@@ -36,13 +36,6 @@ def foreign_batch(of: tuple[int, int], primary: tuple[int, int] | None) -> str:
     """Return the text for a batch of another primary than the one this incarnation is in."""
     here = "no primary" if primary is None else f"epoch {primary[0]}, ring {primary[1]}"
     return f"a batch of epoch {of[0]}, ring {of[1]} is applied in {here}"
-
-
-def named_by(record: Batch | ConfirmRecord | Active) -> int:
-    """Return the first position that a record is about; -1: none."""
-    if isinstance(record, ConfirmRecord):
-        return min(record.positions, default=-1)
-    return record.first_position if isinstance(record, Batch) else record.base_position
 
 
 @lru_cache(4096)

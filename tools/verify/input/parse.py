@@ -55,17 +55,12 @@ from tools.verify.input.batch_summaries import (
     SegmentTotals,
     batch_row,
     compare_vote,
+    is_chained,
     matches_batch,
+    reached,
 )
 from tools.verify.input.control_rows import control_rows
-from tools.verify.input.log_sequence import (
-    accepted,
-    confirmable,
-    digest,
-    foreign_batch,
-    named_by,
-    out_of_sequence,
-)
+from tools.verify.input.log_sequence import accepted, confirmable, foreign_batch, out_of_sequence
 from tools.verify.input.rows import (
     ACCEPTED,
     FAULT,
@@ -86,6 +81,8 @@ from tools.verify.input.rows import (
 
 FAULTS_MAX = 50  # reported of one segment; more add nothing
 RECENT = 4096  # batches held for votes, checkpoints and stops that are about one of them
+_NO_PLACE = (-1, -1), -1
+_STOP, _END, _LEASE = range(3)  # ways to end
 
 
 def parse_segment(data: bytes, file: str) -> Iterator[Row]:
@@ -125,22 +122,17 @@ class Parser:
         self._of_client = False
         self._faults: list[Row] = []  # to follow the row of the record that shows them
         self._faults_seen = 0
-        self._records_here = 0  # in this segment
-        self._closed = False  # by its END
+        self._before = 0, 0  # records and confirms before this segment
+        self._ended: dict[int, str] = {}  # how, and the words for what follows all the same
         self._lsn = -1
         self._link = b""
         self._after = NOTHING_BEFORE  # as far as it is known, where the next part begins
-        self._position = -1  # the position reached; -1 = not known
-        self._chain = b""  # of that position; b"" = not known
-        self._order = b""
+        self._last = reached(-1, b"", _NO_PLACE)  # the last batch
         self._batch_primary: tuple[int, int] | None = None  # the last batch's, when that was right
         self._state_epoch: int | None = None
         self._states = 0  # how many START and SNAPSHOT records there were
         self._time_us = 0
         self._on_disk = -1  # as DURABLE, START or SNAPSHOT said last
-        self._stopped = False
-        self._overtaken = ""  # what became of the lease under which it led
-        self._place = (-1, -1, -1)  # epoch, ring and number in it, of the last batch
         self._origins: dict[str, int] = {}  # of the present epoch, see SegmentEnds
         self._at_start = True  # no record has shown yet at which position this segment begins
         self._whole = True  # no damage so far
@@ -165,14 +157,14 @@ class Parser:
             self._take_damage([Fault(what, self._lsn)])
         if begins:
             self._begin(file)
-        rows = self._rows
+        rows, take = self._rows, self._take
         try:
             for entry in read_segment(
                 data, file, faults, self._after, begins=begins, decode=self._decode
             ):
                 if faults:
                     self._take_damage(faults)
-                self._take(entry)
+                take(entry)
                 if rows:
                     yield from rows
                     rows.clear()
@@ -192,9 +184,9 @@ class Parser:
         if self._of_client:
             return
         ends = self.ends
-        ends.link, ends.chain = self._link.hex(), self._chain.hex()
+        ends.link, ends.chain = self._link.hex(), self._last.chain.hex()
         row = Row(*self._first, self._lsn, SEGMENT)
-        yield row._replace(position=self._position, text=in_json(ends), time_us=self._time_us)
+        yield row._replace(position=self._last.last, text=in_json(ends), time_us=self._time_us)
         if self._unconfirmed:
             row = self._empty_row(self._lsn, ACCEPTED)
             yield row._replace(positions=sorted(self._unconfirmed))
@@ -202,14 +194,17 @@ class Parser:
 
     def _begin(self, file: str) -> None:
         """Begin a segment, which follows what was taken before, if anything was."""
+        self._end_range()
         before, self._source = self._source[0], (file, *identity_of(Path(file)))
         if not self.ends.records:
             self._first = self._source
         elif not self.ends.closed:
             what = f"{before} has no closing record, but {file} follows it"
-            self._fault("LOG", self._position, what)
-        self.ends.closed = self._closed = self._stopped = False
-        self._countable, self._records_here, self._totals = True, 0, SegmentTotals()
+            self._fault("LOG", self._last.last, what)
+        self.ends.closed = False
+        self._ended = {how: what for how, what in self._ended.items() if how == _LEASE}
+        self._countable, self._totals = True, SegmentTotals()
+        self._before = self.ends.records, self.ends.confirms
 
     def _empty_row(self, lsn: int, kind: int) -> Row:
         """Return a row with nothing but its source."""
@@ -223,8 +218,8 @@ class Parser:
                 continue
             self._end_range()
             what = f"{fault.what} (in {self._source[0]}, after lsn {fault.lsn})"
-            self._fault("LOG", self._position, what)
-            self._position, self._chain, self._order = -1, b"", b""
+            self._fault("LOG", self._last.last, what)
+            self._last = reached(-1, b"", (self._last.primary, self._last.seq))
             self.ends.primary = self.ends.active = self._batch_primary = None
             self._at_start = self._whole = self._countable = False
         faults.clear()
@@ -232,17 +227,16 @@ class Parser:
 
     def _take(self, entry: Entry) -> None:
         """Add the rows of a record."""
-        lsn, self._link, end, record, size = entry
+        lsn, self._link, _, record, _ = entry
         ends = self.ends
         if not ends.records:
             ends.first_lsn = lsn
-        if self._stopped or self._closed or self._overtaken:
+        if self._ended:
             self._goes_on(record)
-        ends.records += 1
-        self._records_here += 1
         self._lsn = lsn
+        ends.records += 1
         if isinstance(record, KnownBatch):
-            self._batch(lsn, record, end - FRAME.size - size, end)
+            self._batch(entry, record)
         elif isinstance(record, Durable):
             (position,) = record
             if position > ends.durable:
@@ -251,42 +245,35 @@ class Parser:
                 what = f"reports less to be on disk than the {self._on_disk} before"
                 self._fault("G9", position, what)
             self._on_disk = position
-            if position > self._position:
+            if position > self._last.last:
                 self._check_applied("G9", "reports it to be on disk", position)
         elif isinstance(record, ConfirmRecord):
-            self._totals.take(record)
-            self._confirm(lsn, record)
+            self._confirm(record)
         else:
-            self._control_record(lsn, record)
+            self._control_record(record)
         if self._faults:
             self._flush_faults()
 
     def _goes_on(self, record: Record) -> None:
         """Take note that a record follows an end."""
-        if self._stopped and not isinstance(record, End):
-            self._stopped = False
-            what = f"{self._source[0]} goes on behind the record of an orderly stop"
-            self._fault("LOG", self._position, what)
-        if self._closed:
-            self._closed = False
-            what = f"{self._source[0]} goes on behind its closing record"
-            self._fault("LOG", self._position, what)
-        if self._overtaken and isinstance(record, KnownBatch | ConfirmRecord | Active):
-            what = f"goes on after its token of the shared store was {self._overtaken}"
-            self._fault("G38", named_by(record), what)
-            self._overtaken = ""
+        for how, what in sorted(self._ended.items()):
+            if how == _LEASE and isinstance(record, KnownBatch | ConfirmRecord | Active):
+                self._fault("G38", _named_by(record), what)
+            elif how == _END or (how == _STOP and not isinstance(record, End)):
+                self._fault("LOG", self._last.last, f"{self._source[0]} goes on behind {what}")
+            else:
+                continue
+            del self._ended[how]
 
-    def _control_record(self, lsn: int, record: Record) -> None:
+    def _control_record(self, record: Record) -> None:
         """Take a record of a kind that does not grow with traffic."""
         ends, known = self.ends, None
-        if not isinstance(record, End):
-            self._totals.take(record)
         match record:
             case Start() | Snapshot():
                 self._end_range()
-                if isinstance(record, Start) and lsn > 1:
+                if isinstance(record, Start) and self._lsn > 1:
                     what = f"{self._source[0]} has what a recovery found, and no log begins there"
-                    self._fault("LOG", self._position, what)
+                    self._fault("LOG", self._last.last, what)
                 self._state(record)
             case Active():
                 self._end_range()
@@ -305,11 +292,13 @@ class Parser:
                 self._header(record)
                 return
             case End():
-                ends.closed = self._closed = True
-                expected = self._totals.end(self._records_here)
+                self._end_range()
+                ends.closed, self._ended[_END] = True, "its closing record"
+                confirms = ends.confirms - self._before[1]
+                expected = self._totals.end(self._records_here(), confirms)
                 if self._countable and record != expected:
                     what = f"the closing record of {self._source[0]} is not about what is in it"
-                    self._fault("LOG", self._position, what)
+                    self._fault("LOG", self._last.last, what)
                 return
             case Client() | Readers():
                 return
@@ -318,20 +307,27 @@ class Parser:
                 self._check_applied("G10", "votes about its state there", position)
                 record, known = compare_vote(self._recent, record)
             case Lease(what):
-                self._overtaken = "" if what == TAKEN else what
+                self._ended.pop(_LEASE, None)
+                if what != TAKEN:
+                    self._ended[_LEASE] = f"goes on after its token of the shared store was {what}"
             case Checkpoint(position, root):
                 known = matches_batch(self._recent, position, None, root)
             case Stop(_, position, chain):
-                self._stopped = True
-                if self._position >= 0 and position != self._position:
-                    what = f"stops there, but applied up to position {self._position}"
+                self._ended[_STOP] = "the record of an orderly stop"
+                if 0 <= self._last.last != position:
+                    what = f"stops there, but applied up to position {self._last.last}"
                     self._fault("G14", position, what)
                 known = matches_batch(self._recent, position, chain, None)
             case _:
                 pass
-        row = self._empty_row(lsn, 0)._replace(decided=self._state_epoch, time_us=self._time_us)
+        row = self._empty_row(self._lsn, 0)._replace(
+            decided=self._state_epoch, time_us=self._time_us
+        )
         row = row._replace(flag=known)
-        self._rows += control_rows(row, record, self._position, self.ends.durable)
+        self._rows += control_rows(row, record, self._last.last, self.ends.durable)
+
+    def _records_here(self) -> int:
+        return self.ends.records - self._before[0]
 
     def _header(self, record: Header) -> None:
         file = self._source[0]
@@ -342,9 +338,9 @@ class Parser:
             self.ends.cluster = (record.cluster_name, record.cluster_id)
         if self.ends.records == 1:
             self._first, self.ends.prev_link = self._source, record.prev_link.hex()
-        elif self._after.link not in (b"", record.prev_link) and self._records_here == 1:
+        elif self._after.link not in (b"", record.prev_link) and self._records_here() == 1:
             what = f"{file} does not continue the last record of the segment before"
-            self._fault("LOG", self._position, what)
+            self._fault("LOG", self._last.last, what)
 
     def _fault(self, promise: str, position: int, what: str, until: int = -1) -> None:
         self._faults_seen += 1
@@ -360,101 +356,107 @@ class Parser:
 
     def _check_applied(self, promise: str, does: str, position: int) -> None:
         """Report a record about a position that was not applied yet."""
-        if 0 <= self._position < position:
-            what = f"{does}, but applied only up to position {self._position}"
+        if 0 <= self._last.last < position:
+            what = f"{does}, but applied only up to position {self._last.last}"
             self._fault(promise, position, what)
 
     def _state(self, record: Start | Snapshot) -> None:
-        self._position, self._chain, self._order = record.position, record.chain, b""
+        self._last = reached(record.position, record.chain, _NO_PLACE)
+        self._totals.state = record.position, record.chain
         self._states += 1
         self._at_start = False
         self._state_epoch, self.ends.deciding, self._batch_primary = record.state_epoch, None, None
         self.ends.durable = max(self.ends.durable, record.position)
-        self._on_disk, self._place = record.position, (-1, -1, -1)
+        self._on_disk = record.position
         if isinstance(record, Start):
             self.ends.active = False
 
-    def _batch(self, lsn: int, batch: KnownBatch, begins: int, end: int) -> None:
-        first, last, epoch, origin = batch.first, batch.last, batch.epoch, batch.origin
+    def _batch(self, entry: Entry, batch: KnownBatch) -> None:
+        before, time_us = self._last, batch.time_us
+        if batch.follows != before.digest or batch.primary != self._batch_primary:
+            self._compare(before, batch)
+        if batch.origin not in self._origins:
+            self._origins[batch.origin] = batch.first
+        if time_us > self._time_us:
+            self._time_us = time_us
+        if batch.seldom:
+            self._seldom(batch)
+        self._last = batch
+        self._recent.append(batch)
+        if batch.origin == self._source[1]:
+            offsets = confirmable(batch.kinds, batch.outcomes)
+            self._unconfirmed.update([batch.first + i for i in offsets])
+            self.ends.publishes += len(offsets)
+        if self._every_record:
+            how = self.ends.active, self.ends.deciding or batch.primary[0], self._time_us
+            self._rows.append(batch_row(self._source, self._lsn, batch, *how))
+        summed = self._range
+        goes_on = batch.follows == before.digest or (
+            batch.first == before.last + 1 and batch.primary[0] == before.primary[0]
+        )
+        if not (goes_on and batch.last < summed.limit and self._time_us < summed.until_us):
+            self._end_range()
+            self._state_epoch = self.ends.deciding or batch.primary[0]
+            summed.begin(batch.last, self._time_us, entry.end - FRAME.size - entry.size)
+        summed.batches.append(batch)
+        summed.last = entry
+
+    def _compare(self, before: KnownBatch, batch: KnownBatch) -> None:
+        """Compare a batch with the one before it, and with the primary."""
+        first, epoch = batch.first, batch.primary[0]
+        in_order = epoch == before.primary[0]
         if self._at_start:
             self._at_start = False
             hashes = batch.blob_hash, batch.outcomes, batch.chain
             self.ends.first_batch = FirstBatch.of(first, *hashes)
-        elif first != self._position + 1:
-            sequence = out_of_sequence(self._position, first, last)
-            if self._position >= 0 and sequence is not None:
+        elif first != before.last + 1:
+            in_order = False
+            sequence = out_of_sequence(before.last, first, batch.last)
+            if before.last >= 0 and sequence is not None:
                 where, until, what = sequence
                 self._fault("G1", where, what, until)
-        elif batch.chain_before != self._chain or batch.order_before != self._order:
-            self._check_chain(batch)
-        if (epoch, batch.ring_seq) != self._batch_primary:
-            self._check_primary((epoch, batch.ring_seq), first)
-        place = (epoch, batch.ring_seq, batch.seq)
-        if epoch != self._place[0]:
-            self._origins = self.ends.origins.setdefault(epoch, {})
-        elif place < self._place:
-            self._fault("G1", first, f"ordered at {place[1:]} of the ring, after {self._place[1:]}")
-        self._place = place
-        self._origins.setdefault(origin, first)
-        time_us = self._time_us = max(self._time_us, batch.time_us)
-        if batch.seldom:
-            self._seldom(batch)
-        self._position, self._chain, self._order = last, batch.chain, batch.order
-        self._totals.take_batch(batch)
-        self._recent.append((last, batch.chain, batch.root))
-        if origin == self._source[1]:
-            offsets = confirmable(batch.kinds, batch.outcomes)
-            self._unconfirmed.update([first + i for i in offsets])
-            self.ends.publishes += len(offsets)
-        if self._every_record:
-            how = self.ends.active, self.ends.deciding or epoch
-            self._rows.append(batch_row(self._source, lsn, batch, *how, time_us))
-        summed = self._range
-        goes_on = first == summed.last + 1 and last < summed.limit and epoch == summed.epoch
-        if not (goes_on and time_us < summed.until_us):
-            self._end_range()
-            self._state_epoch = self.ends.deciding or epoch
-            summed.begin(first, last, epoch, time_us, begins)
-        summed.last, summed.ends, summed.lsn = last, end, lsn
-        summed.batches += 1
-        summed.digest ^= batch.digest
-
-    def _check_chain(self, batch: KnownBatch) -> None:
-        """Check that chain and order follow from those before, as far as these are known."""
-        chain, order, hashed = self._chain, self._order, batch.blob_hash
-        if (chain and digest(chain + hashed + batch.outcomes) != batch.chain) or (
-            order and digest(order + hashed) != batch.order
-        ):
+        elif not is_chained(before, batch):
+            in_order = False
             what = "the chain does not follow from the batch before it, its hash and its outcomes"
-            self._fault("G14", batch.first, what)
-        else:
-            batch.chain_before, batch.order_before = chain, order
+            self._fault("G14", first, what)
+        if batch.primary != self._batch_primary:
+            self._check_primary(batch.primary, first)
+        place, place_before = (batch.primary[1], batch.seq), (before.primary[1], before.seq)
+        if epoch != before.primary[0]:
+            self._origins = self.ends.origins.setdefault(epoch, {})
+        elif place < place_before:
+            in_order = False
+            self._fault("G1", first, f"ordered at {place} of the ring, after {place_before}")
+        if in_order and before.order:
+            batch.follows = before.digest
 
     def _seldom(self, batch: KnownBatch) -> None:
         """Take the commands of a batch that change who is active, or who votes."""
         of = batch.first, batch.kinds, batch.outcomes
         for i, kind in enumerate(batch.kinds):
             if kind == Command.ACTIVATE:
-                before = "" if i else self._chain.hex()
-                one = Activated(batch.first + i, batch.epoch, before, batch.forgets)
+                before = "" if i else self._last.chain.hex()
+                one = Activated(batch.first + i, batch.primary[0], before, batch.forgets)
                 self.ends.activations.append(one)
         self.ends.voters_at += accepted(Command.VOTERS, *of)
         for command in (Command.PROMOTE, Command.DEMOTE):
             for at in accepted(command, *of):
-                change = RoleChange(at, batch.epoch, command == Command.PROMOTE, batch.origin)
+                change = RoleChange(at, batch.primary[0], command == Command.PROMOTE, batch.origin)
                 self.ends.roles.append(change)
 
     def _end_range(self) -> None:
         """Close the present range of batches and add its SUMS row."""
-        of = self._range
-        if not of.batches:
+        batches = self._range.batches
+        if not batches:
             return
-        decided = self._state_epoch or 0
-        self.ends.epochs.setdefault(of.epoch, EpochSums()).add(EpochSums(of.first, of.last))
-        append_run(self.ends.runs, Run(of.first, of.last, decided, self._states))
+        decided, time_us = self._state_epoch or 0, self._time_us
+        epoch, first, last = batches[0].primary[0], batches[0].first, batches[-1].last
+        self._totals.take(batches)
+        self.ends.epochs.setdefault(epoch, EpochSums()).add(EpochSums(first, last))
+        append_run(self.ends.runs, Run(first, last, decided, self._states))
         if not self._every_record:
-            self._rows.append(of.sums(self._source, self.ends.active, decided, self._time_us))
-        of.clear()
+            self._rows.append(self._range.sums(self._source, self.ends.active, decided, time_us))
+        self._range.clear()
 
     def _check_primary(self, of: tuple[int, int], first: int) -> None:
         """Check a batch against the primary that this incarnation is in."""
@@ -469,7 +471,7 @@ class Parser:
             return
         self._batch_primary = of
 
-    def _confirm(self, lsn: int, record: ConfirmRecord) -> None:
+    def _confirm(self, record: ConfirmRecord) -> None:
         ends = self.ends
         epoch, mark, positions = record
         if not positions:
@@ -490,11 +492,18 @@ class Parser:
         elif self.ends.active is None and self._whole and ends.entry_confirm is None:
             ends.entry_confirm = positions[0]
         if self._every_record:
-            row = self._empty_row(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
+            row = self._empty_row(self._lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=list(positions)))
         if not self._unconfirmed.issuperset(positions):
             unpaired = [p for p in positions if p not in self._unconfirmed]
             ends.unpaired += len(unpaired)
-            row = self._empty_row(lsn, UNPAIRED)._replace(epoch=epoch)
+            row = self._empty_row(self._lsn, UNPAIRED)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=unpaired))
         self._unconfirmed.difference_update(positions)
+
+
+def _named_by(record: KnownBatch | ConfirmRecord | Active) -> int:
+    """Return the first position that a record is about; -1: none."""
+    if isinstance(record, ConfirmRecord):
+        return min(record.positions, default=-1)
+    return record.first if isinstance(record, KnownBatch) else record.base_position
