@@ -355,7 +355,9 @@ class Model:
         """Let a message enter and a channel have it at once; False: the separate moves must show
         whether that is possible."""
         queue = self.queues.get(number)
-        if queue is None or queue.next_seq != seq or queue.ranked or queue.cold or queue.count():
+        if queue is None or queue.next_seq != seq or queue.ranked or queue.cold:
+            return False
+        if queue.ready or queue.unknown_ready:
             return False
         self.moved = None
         queue.next_seq += 1

@@ -131,7 +131,8 @@ class Reasons:
         self._published: tuple[int, bool] = 0, False
         self._due: tuple[int | None, bool | None] = None, None
         self._position, self._gone_on = position, False
-        self._quiet = 0 if position else _QUIET
+        # Since here no letter was late, but for positions at which one went.
+        self._quiet_from = position or -_QUIET
         self._clock, self._clock_at = 0, -1
         self._given: dict[int, int] = {}  # how many deliveries, by channel
         self._nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
@@ -172,7 +173,9 @@ class Reasons:
         """Take a move; `ModelMismatch` if its reason does not hold."""
         moved = model.moved
         if position != self._position:
-            self._go_on(position)
+            if self._dead or self._gone_on:
+                self._go_on(position)
+            self._position = position
         if op == _PUBLISHED:
             return self._publish(cause, number, detail, flag)
         if op in _GIVEN:
@@ -228,11 +231,10 @@ class Reasons:
     def _go_on(self, position: int) -> None:
         """At each position at least one of the due letters goes, the oldest ones first."""
         passed = position - self._position - self._gone_on
-        if self._dead:
-            for _ in range(min(passed, len(self._dead))):
-                self._dead.popleft()
-        self._quiet += passed
-        self._position, self._gone_on = position, False
+        for _ in range(min(passed, len(self._dead))):
+            self._dead.popleft()
+        self._quiet_from += self._gone_on
+        self._gone_on = False
 
     def _publish(self, cause: int, source: int, body: int, flag: bool) -> None:
         self._published = body, flag
@@ -241,9 +243,9 @@ class Reasons:
             while self._dead:
                 if self._dead.popleft() in ((body, flag), (None, None), (None, flag)):
                     return
-            if self._quiet >= _QUIET:
+            if self._position - self._quiet_from >= _QUIET:
                 raise ModelMismatch("other letter", f"none of queue {source} with its body died")
-            self._quiet = 0
+            self._quiet_from = self._position
         elif cause in (_DELAYED, _LATE_LETTER) and self._due not in ((body, flag), (None, None)):
             raise ModelMismatch("other letter", "it was another one that was due")
 
