@@ -1,1 +1,1 @@
-"""What operators ask of a running member, and what they order it to do."""
+"""Operators' queries to a running member, and the operations that they request of it."""

@@ -1,12 +1,12 @@
-"""What operators define for the whole cluster, on the way in: prepared here, then ordered.
+"""Definitions that operators make for the whole cluster: prepared here, then ordered.
 
     outcome = await definitions.define("vhost", "", "orders", {}, by="admin")
 
-What depends on nothing that is ordered is decided here, at the origin: a password becomes a salted
-hash, a regular expression must compile. The rest the machine decides at the command's position
-(broker/machine/handlers/definitions.py, where the kinds are); its outcome comes back when it is
-durable, with a code as HTTP has it: 201 new, 204 replaced or deleted, 400 bad, 404 absent, 409 in
-the way, 503 not now.
+The origin decides here whatever does not depend on the order: it turns a password into a salted
+hash, and checks that a regular expression compiles. The machine decides the rest at the command's
+position (broker/machine/handlers/definitions.py lists the kinds). Its outcome comes back when it is
+durable, with an HTTP status: 201 new, 204 replaced or deleted, 400 bad, 404 absent, 409 conflict,
+503 not now.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ GONE_S = 10.0
 
 
 class Outcome(NamedTuple):
-    """What became of a definition; `code` as HTTP has it, `text` for people where it is no good."""
+    """The outcome of a definition: `code` is an HTTP status, `text` tells people what is wrong."""
 
     code: int
     text: str
 
     @property
     def good(self) -> bool:
-        """Whether it is as the operator wants it."""
+        """Whether the definition is now as the operator requested."""
         return self.code < BAD
 
 
@@ -59,7 +59,7 @@ class _Waiting(NamedTuple):
 
 
 class Definitions:
-    """The definitions that were asked for at this member."""
+    """The definitions requested at this member."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller, self._now = controller, 0.0
@@ -74,7 +74,7 @@ class Definitions:
     async def define(
         self, what: str, vhost: str, name: str, body: Mapping[str, Value] | None, by: str
     ) -> Outcome:
-        """Define it for the whole cluster, or delete it (no body); return when it is durable."""
+        """Define an object for the whole cluster, or delete it (no body); return when durable."""
         controller = self._controller
         prepared = _prepared(what, body) if body is not None else None
         if isinstance(prepared, Outcome):
@@ -104,20 +104,20 @@ class Definitions:
         return outcome
 
     async def _gone(self, vhost: str) -> None:
-        """Wait until all is gone that was in it, so that its name can be used again."""
+        """Wait until a virtual host's content is gone, so that its name can be used again."""
         if vhost in self._controller.replica.machine.vhosts:
             gone = asyncio.get_running_loop().create_future()
             self._leaving.append((vhost, self._now + GONE_S, gone))
             await gone
 
     def done(self, defined: Defined) -> None:
-        """The machine's outcome of an own request is durable."""
+        """Take the machine's durable outcome of a request made here."""
         waiting = self._waiting.get(defined.request)
         if waiting is not None and not waiting.outcome.done():
             waiting.outcome.set_result(Outcome(defined.code, defined.text))
 
     def wake(self, now: float) -> None:
-        """A few times a second: give up what will not be answered."""
+        """Give up requests that will not be answered; called a few times a second."""
         self._now, session = now, self._controller.submissions.session
         for waiting in self._waiting.values():
             lost = waiting.session != session or now - waiting.since > PATIENCE_S
@@ -136,7 +136,8 @@ class Definitions:
 
 
 def _misfit(define: Define) -> Outcome | None:
-    """What no member would take: it would take the other commands of its blob along."""
+    """Refuse a command that no member would accept: the other commands of its blob would fail with
+    it."""
     try:
         packed = pack_blob(0, 1, 0, [define])
         unpack_blob(packed)
@@ -148,7 +149,7 @@ def _misfit(define: Define) -> Outcome | None:
 
 
 def _too_many_steps(define: Define, machine: Machine) -> Outcome | None:
-    """A queue that is declared is compared with all policies at one position."""
+    """Refuse too many policies: declaring a queue compares it with all of them at one position."""
     at = machine.vhosts.get(define.vhost)
     if define.what not in POLICIES or define.body is None or at is None:
         return None
@@ -174,14 +175,14 @@ _PARSE: Mapping[str, Callable[[str, str, object], object]] = {
     upstreams.UPSTREAM: lambda _, name, value: upstreams.parse_upstream(name, value),
     upstreams.UPSTREAM_SET: lambda _, name, value: upstreams.parse_set(name, value),
 }
-"""By component, of a virtual host, a name and a value.  Components run what they are told, so what
-nobody could run is not defined: silence would let an operator believe in it.  Parameters of other
-components are kept as they are."""
+"""By component: checks a virtual host, a name and a value. A value that its component could not run
+is refused, because to accept it silently would mislead the operator. Parameters of other components
+are stored unchecked."""
 _MOST = {
     shovels.COMPONENT: (shovels.SHOVELS_MAX, "shovels"),
     replicas.COMPONENT: (replicas.REPLICAS_MAX, "replicas of queues"),
 }
-"""How many of a component, in the cluster."""
+"""The most parameters of a component in the cluster."""
 
 
 def parameter_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
@@ -232,7 +233,7 @@ def _user(body: Table) -> Table | Outcome:
 
 
 def _vhost(body: Table) -> Table | Outcome:
-    """RabbitMQ's documents say `undefined` where no type was chosen."""
+    """Read a virtual host; RabbitMQ's documents have `undefined` where no type was chosen."""
     kept: Table = {"description": "", **body, "tags": _words(body.get("tags", ()))}
     kind = kept.get(DEFAULT_QUEUE_TYPE)
     if kind in (None, "", "undefined", CLASSIC):
@@ -244,7 +245,7 @@ def _vhost(body: Table) -> Table | Outcome:
 
 
 def _words(tags: Value) -> Value:
-    """A list, from a list or from words with commas; anything else is for the machine to refuse."""
+    """Return a list from a list or comma-separated words; the machine refuses anything else."""
     if isinstance(tags, str):
         return tuple(word.strip() for word in tags.split(",") if word.strip())
     return tuple(cast("list[Value]", tags)) if isinstance(tags, list | tuple) else tags

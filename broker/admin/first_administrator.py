@@ -1,9 +1,9 @@
-"""The administrator that a new cluster begins with: exactly one, with a password nobody chose.
+"""The first administrator of a new cluster: exactly one, with a random password.
 
-The first member of the first view defines the user `admin`.  The password stands in a file of
-mode 600 before it is ordered, so that no crash in between leaves a user whose password nobody
-knows.  A terminal is shown it once; no log has it.  The machine takes one first administrator in
-the life of a cluster, whoever asks.
+The first member of the first view defines the user `admin`. It writes the password to a file of
+mode 600 before it orders the user, so that no crash in between leaves a user whose password nobody
+knows. The password is shown once on a terminal, and never logged. The machine accepts one first
+administrator in the life of a cluster, from any member.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("qpidd")
 async def see_to_it(
     controller: Controller, definitions: Definitions, data_dir: Path, *, kept: bool
 ) -> None:
-    """Define the first administrator if nobody has; return when there is one.
+    """Define the first administrator unless one exists; return when there is one.
 
     `kept`: the data directory outlives the member.
     """
@@ -62,7 +62,7 @@ async def see_to_it(
 
 
 def _show(password: str) -> None:
-    """To a person who sits there; where standard error is a file, that is a log."""
+    """Show the password on a terminal only: where standard error is a file, that is a log."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None and sys.stderr.isatty():
             sys.stderr.write(f"qpidd: user {USER}, password {password} (shown once)\n")
@@ -70,7 +70,7 @@ def _show(password: str) -> None:
 
 
 def password_in(path: Path) -> str:
-    """Return the password in the file, which is made with a new one if there is none."""
+    """Return the password in the file; creates the file with a new password if it is missing."""
     with contextlib.suppress(FileNotFoundError, IndexError):
         return path.read_text(encoding="utf-8").split()[3]
     password = secrets.token_urlsafe(PASSWORD_BYTES)

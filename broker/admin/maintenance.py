@@ -1,11 +1,11 @@
-"""What operators ask of one member through any other: close a client's connection, take no clients.
+"""Maintenance of one member through any other: close a client's connection, drain the member.
 
-A member that is *drained* has closed its clients' connections and lets none in; it votes and
-replicates like the others.  That is kept nowhere: a restart ends it.  It announces this to the
-members of its view, so that each can show who is drained, for as long as it lasts.
+A *drained* member has closed its clients' connections and lets none in; it votes and replicates
+like the others. The state is not stored: a restart ends it. While drained, the member announces
+this to the members of its view, so that each can show which members are drained.
 
-Requests and announcements are datagrams and may be lost: announcements are repeated, and whoever
-asked looks whether it happened and asks again.
+Requests and announcements are datagrams and may be lost: announcements are repeated, and the
+requester checks whether its request took effect and repeats it if not.
 Decision: docs/decisions/0026-operators-act-on-members-through-any-member.md.
 """
 
@@ -20,28 +20,28 @@ from vsync.totem.events import Direct
 from vsync.types import Member
 
 CLOSE, DRAIN, UNDRAIN, IS_DRAINED, IS_NOT = b"Oc", b"Od", b"Ou", b"O!", b"O."
-"""How datagrams begin; the address of a client follows CLOSE."""
+"""The first bytes of datagrams; a client's address follows CLOSE."""
 ANNOUNCE_S = 1.0
 HEARD_S = 5.0
-"""A member that did not repeat its announcement for so long is not drained any more."""
+"""A member that has not repeated its announcement for this long counts as no longer drained."""
 CLOSED = "the connection was closed by an operator"
 
 
 class Clients(Protocol):
-    """The clients of this member, as far as an operator acts on them."""
+    """Operators' actions on the clients of this member."""
 
     def disconnect(self, address: str, reason: str) -> None:
-        """Close the connection from there."""
+        """Close the connection from this address."""
 
     def drain(self, reason: str) -> None:
         """Close all connections and refuse new ones for this reason; empty: let clients in."""
 
     def details(self) -> dict[str, Json]:
-        """What only this member knows of its clients, by address."""
+        """Return the facts that only this member knows of its clients, by address."""
 
 
 class Maintenance:
-    """The drained members, and what is to be done with clients of others."""
+    """Tracks the drained members, and has other members close connections of their clients."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Maintenance:
         return sorted(found, key=lambda one: (str(one["member"]), str(one["address"])))
 
     def disconnect(self, address: str, of: str = "") -> list[str]:
-        """Have the connection from `address` closed; return the members that it is at.
+        """Have the connection from `address` closed; return the members that have it.
 
-        Clients of two members may have the same address; `of` is the member that is meant.
+        Clients of two members may have the same address; `of` names the member then.
         """
         at = {str(one["member"]) for one in self.connections() if one["address"] == address}
         at &= {of} if of else at
@@ -98,7 +98,7 @@ class Maintenance:
         return sorted(at)
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
-        """Have a member take clients no more, or again.  Raises QueryRefused."""
+        """Drain a member, or let it take clients again. Raises QueryRefused."""
         serving = self._controller.primary.caught_up_names
         serving -= self._controller.primary.mark.without_data | self.drained
         if on and not force and not serving - {name}:
@@ -122,7 +122,7 @@ class Maintenance:
     # -- this member -----------------------------------------------------------------------------
 
     def takes(self, direct: Direct) -> bool:
-        """Whether this datagram was a request or announcement; then it is dealt with."""
+        """Handle a request or announcement; return whether this datagram was one."""
         payload, sender = direct.payload, direct.sender
         match payload[:2]:
             case b"Od" | b"Ou":
@@ -156,7 +156,7 @@ class Maintenance:
         self._announce(IS_DRAINED if on else IS_NOT)
 
     def _refusal(self) -> str:
-        """What clients are told; where else to connect stands at the end, as it may be cut."""
+        """Return the text for clients; other members' addresses come last, as it may be cut."""
         primary, labels = self._controller.primary, self._controller.primary.labels()
         others: Collection[str] = primary.caught_up_names - self.drained
         urls = [labels[name] for name in sorted(others) if labels.get(name)]
@@ -170,7 +170,7 @@ class Maintenance:
                 self._send_direct(member, what)
 
     def wake(self, now: float) -> None:
-        """Repeat the announcement, and forget those of others that were not repeated."""
+        """Repeat the announcement, and forget other members' that were not repeated."""
         self._now = now
         if self._drained and now - self._announced_at >= ANNOUNCE_S:
             self._announce(IS_DRAINED)

@@ -39,7 +39,8 @@ from vsync.totem.events import Direct
 from vsync.types import Member
 
 STOP_DATAGRAM = b"S"
-"""Requests a member to leave.  It may be lost, so it is sent a few times; the reply is a view."""
+"""Requests a member to leave. It may be lost, so it is sent a few times; the new view is the
+reply."""
 STOP_REPEATS = 3
 STOP_INTERVAL_S = 0.1
 
@@ -51,7 +52,7 @@ class KnownClients(Clients, choice.Clients, Protocol):
 
     @property
     def gateway(self) -> Gateway:
-        """What knows who may log in, and how long failed logins are delayed."""
+        """Return the gateway, which knows who may log in and how long failed logins are delayed."""
 
 
 class Operations:
@@ -117,17 +118,17 @@ class Operations:
         return self.roles.status()
 
     def show_replicas(self, rows: Callable[[], list[Row]]) -> None:
-        """From here on those that there are can be asked for."""
+        """Give `replicas` its source of rows."""
         self._replicas = rows
 
     def replicas(self) -> list[Row]:
-        """Return the replicas of queues of brokers outside the cluster, as lists show them, and
-        those that were stopped here until others may consume from them."""
+        """Return the replicas of queues of outside brokers as list rows, including those stopped
+        here until others may consume from them."""
         return self._stopping.rows(self._replicas(), self._controller.replica.machine.vhosts)
 
     def replicate(self, by: str, vhost: str, queue: str, value: Table | None) -> None:
-        """Have a queue kept the same as one elsewhere, or (no value) no more: it is ordered, and
-        what `replicas` lists says when it is in force."""
+        """Order that a queue replicates one of another broker, or (no value) no longer does;
+        `replicas` shows when this is in force."""
         self._demand_active()
         name, machine = f"{REPLICA}/{queue}", self._controller.replica.machine
         if vhost not in machine.vhosts:
@@ -146,17 +147,17 @@ class Operations:
         task.add_done_callback(self._defining.discard)
 
     def force_passive(self) -> Json:
-        """Have the other one of a pair take the clients of this one."""
+        """Have this member's peer in a pair take over its clients."""
         _refuse(self.roles.force_passive(asyncio.get_running_loop().time()))
         return self.roles.status()
 
     @property
     def drained(self) -> frozenset[str]:
-        """The names of the members that take no clients for now."""
+        """Return the names of the drained members."""
         return self._maintenance.drained
 
     def stepped_aside(self) -> bool:
-        """Before this member stops: whether the other one of a pair may go on, if it is to."""
+        """Called before this member stops: whether its peer in a pair may go on, if it is to."""
         return not self.roles.steps_aside or self._voter_changes.step_aside()
 
     def connections(self) -> list[Json]:
@@ -165,28 +166,28 @@ class Operations:
         return self._maintenance.connections()
 
     def disconnect(self, address: str, of: str) -> list[str]:
-        """Close a client's connection; return the members that it was at."""
+        """Close a client's connection; return the members that had it."""
         self._demand_active()
         return self._maintenance.disconnect(address, of)
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
-        """Have a member take clients no more, or again.
+        """Drain a member, or let it take clients again.
 
-        One that is asked itself may be undrained in no primary view, too: of a pair it may go on
-        alone only then.
+        A member can be undrained by a request to itself even without a primary view, because a
+        member of a pair may go on alone only once it is undrained.
         """
         if on or name != self._controller.me.name:
             self._demand_active()
         self._maintenance.drain(name, on=on, force=force)
 
     def wake(self, now: float) -> None:
-        """Do what is due, a few times a second."""
+        """Do the work that is due; called a few times a second."""
         self._maintenance.wake(now)
         self._views.look()
         self.definitions.wake(now)
 
     def takes(self, direct: Direct) -> bool:
-        """Whether this datagram is a request that an operator put to another member."""
+        """Handle a request that an operator made at another member; return whether it was one."""
         if direct.payload == STOP_DATAGRAM:
             self._stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
             return True
@@ -222,7 +223,7 @@ class Operations:
         raise QueryRefused("no-such-member", f"no member of this view has the id {name}")
 
     def note(self, sentence: str) -> None:
-        """Write down what was ordered, and by whom."""
+        """Record an operator's order."""
         log.info("%s", sentence)
 
     def shutdown(self) -> str:
@@ -233,8 +234,8 @@ class Operations:
         return shutdown_id
 
     def stop_members_without_state(self) -> None:
-        """After the shutdown of all: stop the members that were still joining, as they get no state
-        any more, and arbitrators, which do not read what is ordered.
+        """After the shutdown of all: stop members that were still joining, which no longer get a
+        state, and arbitrators, which do not read ordered commands.
         """
         controller = self._controller
         with_state = controller.primary.caught_up_names - controller.primary.mark.without_data
@@ -243,7 +244,7 @@ class Operations:
                 self._send_direct(member, STOP_DATAGRAM)
 
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
-        """Order a change of the voters; return the terms that will be in force."""
+        """Order a change of the voter set; return the terms that will be in force."""
         self._demand_active()
         voter_changes = self._voter_changes
         try:
@@ -266,9 +267,10 @@ class Operations:
             raise QueryRefused("refused", str(refused)) from None
 
     def upgrade(self, *, force: bool) -> int:
-        """Order that the newest version which all members here execute is in force; return it.
+        """Order an upgrade to the newest version that all present members execute; return it.
 
-        Refused while a voter is away, unless forced: it could not come back with an older release.
+        Refused while a voter is absent, unless forced: the voter could not come back with an older
+        release.
         """
         self._demand_active()
         controller = self._controller

@@ -1,4 +1,4 @@
-"""Logins of operators, by the management protocol and over HTTP, and where they may enter."""
+"""Operators' logins, by the management protocol and over HTTP, and their virtual hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vsync.admin.protocol import QueryRefused
 
 
 class OperatorLogins:
-    """Judges them as those of clients, with which they share the delays."""
+    """Judges operators' logins like clients' logins, with which they share the delays."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -27,10 +27,10 @@ class OperatorLogins:
     def judge(
         self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
     ) -> Login | None:
-        """What becomes of the login of an operator; None: `then` takes it later, and the time.
+        """Return the verdict on an operator's login; None: `then` gets it later, with the time.
 
-        A member that has no state yet knows no users, and does nothing but answer: to who could
-        log in at any new cluster, and to others that it cannot tell.  Raises QueryRefused.
+        A member that has no state yet knows no users and can only answer: it lets in those who
+        could log in at any new cluster, and tells others that it cannot know. Raises QueryRefused.
         """
         if not self._gateway.access.has_state:
             if user == password == "guest" and is_loopback(peer):
@@ -44,7 +44,7 @@ class OperatorLogins:
     def at_once(
         self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
     ) -> Login | None:
-        """As `judge`, for whom nobody delays: where a verdict would be, there is none.
+        """Like `judge`, but refuses a login that would be delayed, and never delays the caller.
 
         Raises QueryRefused.
         """
@@ -55,7 +55,7 @@ class OperatorLogins:
         return self.judge(user, password, peer, then)
 
     async def in_turn(self, user: str, password: str, peer: str) -> Login:
-        """As `judge`, when it is this one's turn. Raises QueryRefused, too, where too many wait."""
+        """Like `judge`, after waiting for a turn. Raises QueryRefused also when too many wait."""
         logins, host = self._gateway.logins.checks, host_of(peer)
         turn_s = logins.turn_s(host, user, time.monotonic())
         if turn_s != 0.0:
@@ -75,7 +75,7 @@ class OperatorLogins:
 async def entered(
     gateway: Gateway, user: str, login: Login, peer: str, vhosts: Sequence[str]
 ) -> frozenset[str]:
-    """Those of the virtual hosts that this user may enter, whom a server let in."""
+    """Return those of the virtual hosts that this user, let in by a server, may enter."""
     server = gateway.access.server
     if server is None or login.backend != HTTP:
         return frozenset()

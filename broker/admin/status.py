@@ -32,7 +32,7 @@ def status_of(
 ) -> Json:
     """Return the reply to `status`: the cluster as this member sees it.
 
-    `received`: the part of the state that a member which joins has, if that was heard of it.
+    `received`: the part of the state that each joining member has received, if it reported that.
     """
     primary = controller.primary
     labels, marks = primary.labels(), primary.marks()
@@ -86,7 +86,7 @@ def status_of(
 
 
 def _quorum(controller: Controller) -> Json:
-    """The votes by the set in force, or the one that is coming."""
+    """Return the votes by the voter set in force, or by the coming one."""
     electorate = parse(controller.promise.voters)
     if not electorate.sets:
         return {"expected_votes": 0, "total_votes": 0, "quorum": 0, "quorate": False}
@@ -126,12 +126,12 @@ class ViewHistory:
         self._left: set[str] = set()
 
     def goes(self, name: str, why: str) -> None:
-        """A view without this member comes."""
+        """Note why a member goes, before the view without it comes."""
         if why == LEFT:
             self._left.add(name)
 
     def look(self) -> None:
-        """To be called a few times a second; a view that was gone by then is not in the history."""
+        """Record the current view; called a few times a second, so a shorter view is missed."""
         primary = self._controller.primary
         members = sorted(member.name for member in primary.members)
         seen = (primary.ring, primary.active, primary.epoch, *members)
@@ -152,12 +152,12 @@ class ViewHistory:
         self._left.intersection_update(members)
 
     def reply(self) -> list[Json]:
-        """The eldest first."""
+        """Return the views, oldest first."""
         return list(self._views)
 
 
 def groups_of(controller: Controller, cluster: str) -> Json:
-    """Return the reply to `groups`: brokers are one group, of those that have the state."""
+    """Return the reply to `groups`: the brokers that have the state are one group."""
     primary = controller.primary
     caught_up = [m for m in primary.members if primary.active and m.name in primary.caught_up_names]
     return groups_reply(
