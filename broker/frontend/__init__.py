@@ -1,6 +1,6 @@
 """Client connections: sockets, channels, AMQP methods in, replies and deliveries out.
 
-Who owns what, from a client's bytes by the ordered command to its answer:
+Ownership, from a client's bytes through the ordered command to its reply:
 
 | object | owns |
 | --- | --- |
@@ -12,6 +12,6 @@ Who owns what, from a client's bytes by the ordered command to its answer:
 | `Gateway` | all clients by number, the commands of this turn, who has output, the fence, alarms |
 | `Outbox` | effects that wait for the fence or for their position, and the channels they are for |
 
-`dispatch`, `methods` and `needs` own nothing: by them an event of a client becomes commands.  A
-command is forgotten here once the order has it; what comes of it names connection and channel.
+`dispatch`, `methods` and `needs` own nothing: they turn a client's events into commands. A command
+is forgotten here once it is ordered; its effects name connection and channel.
 """

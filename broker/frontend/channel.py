@@ -1,8 +1,8 @@
-"""The local half of a channel: what its member must remember that no other member needs.
+"""The local half of a channel: the state that only the client's own member needs.
 
-Requests travel through the order and replies come back as effects. Between the two lie: the
-numbering of publishes, the buffer of a transaction, replies that the gateway gives itself and
-that must keep their place among the machine's, and what may not be sent yet.
+Requests travel through the order and replies come back as effects. The state in between: the
+numbering of publishes, the buffer of a transaction, the gateway's own replies, which must keep
+their place among the machine's, and output that may not be sent yet.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from broker.machine.effects import (
 from broker.machine.state import Held
 
 TX_BYTES_MAX = 32 * 1024 * 1024
-"""Of all open transactions of one connection; a commit is one message of the ring."""
+"""For all open transactions of one connection; a commit is one message of the ring."""
 TX_ITEMS_MAX = 10_000
-"""Of one transaction."""
+"""For one transaction."""
 
 
 class PendingClose(NamedTuple):
-    """The gateway ends the channel: sent when the machine has replied to all that came before."""
+    """A close by the gateway, sent once the machine has replied to all earlier requests."""
 
     code: int
     text: str
@@ -39,7 +39,7 @@ class PendingClose(NamedTuple):
 
 
 class LocalReply(NamedTuple):
-    """A reply of the gateway's own, which follows the first `after` replies of the machine."""
+    """The gateway's own reply, which follows the first `after` replies of the machine."""
 
     after: int
     method: str
@@ -52,7 +52,7 @@ Outgoing: TypeAlias = (
 
 
 class HeldReply(NamedTuple):
-    """Something that waits until `position` is durable, and for what is held before it."""
+    """Output that waits until `position` is durable, and for everything held before it."""
 
     position: int
     outgoing: Outgoing
@@ -60,7 +60,7 @@ class HeldReply(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """What tx.commit will send as one command."""
+    """The publishes and settlements that tx.commit will send as one command."""
 
     publishes: list[TxPublish] = field(default_factory=list)
     settlements: list[TxSettle] = field(default_factory=list)
@@ -76,18 +76,18 @@ class Transaction:
         return len(self.publishes) + len(self.settlements) > TX_ITEMS_MAX
 
     def clear(self) -> int:
-        """Forget everything; returns how many bytes that were."""
+        """Forget everything; return its size in bytes."""
         size = self.size
         self.publishes, self.settlements, self.parts, self.size = [], [], [], 0
         self._settled, self._settled_to = {}, 0
         return size
 
     def has_settled(self, tag: int) -> bool:
-        """Whether it is among `settlements`."""
+        """Whether this delivery tag is among `settlements`."""
         return tag <= self._settled_to or tag in self._settled
 
     def last_unsettled(self, outstanding: dict[int, Held]) -> int:
-        """The highest of these tags, which ascend, that is not; 0: there is none."""
+        """Return the highest of these ascending tags that is not settled; 0: none."""
         for tag in reversed(outstanding):
             if not self.has_settled(tag):
                 return tag
@@ -97,7 +97,7 @@ class Transaction:
         return 0
 
     def settle(self, tag: int, multiple: bool, action: int) -> None:
-        """Note it for tx.commit."""
+        """Note a settlement for tx.commit."""
         self.settlements.append(TxSettle(tag, multiple, action))
         if multiple:
             self._settled_to = max(self._settled_to, tag)
@@ -107,10 +107,10 @@ class Transaction:
 
 @dataclass(slots=True, eq=False)
 class Confirms:
-    """Which publishes are settled, and the fewest basic.ack that report it.
+    """The settled publishes, and the fewest basic.ack methods that report them.
 
-    `multiple` may only be set when all before are settled: what is settled early is acknowledged on
-    its own and remembered until the rest caught up.
+    `multiple` may be set only if all earlier publishes are settled: one that settles early is
+    acknowledged on its own and remembered until the rest have caught up.
     """
 
     fresh: list[tuple[int, bool]] = field(default_factory=list)
@@ -120,11 +120,11 @@ class Confirms:
 
     @property
     def taken(self) -> int:
-        """How many are settled and were given out to be sent."""
+        """Return how many settled publishes were handed out for sending."""
         return self._settled + len(self._early)
 
     def take(self) -> list[tuple[int, bool, bool]]:
-        """What to send now: (number, multiple, ack)."""
+        """Return the confirms to send now: (number, multiple, ack)."""
         acks: list[tuple[int, bool, bool]] = []
         last = 0  # the highest number that a multiple acknowledgement can reach
         acked = 0
@@ -152,17 +152,17 @@ class Confirms:
 
 @dataclass(slots=True, eq=False)
 class Following:
-    """A consumer that is told what is in a queue, held or not, and what has left it
+    """A consumer that is told which messages are in a queue, held or not, and which have left it
     (broker/shovels/followed.py); the machine knows no such consumer."""
 
     queue: str
     known: str
-    """What the client has of it already."""
+    """The part of the queue that the client already has."""
     next_tag: int = 1
 
 
 class ChannelFacts(NamedTuple):
-    """What only its member knows of a channel, as RabbitMQ's management names it."""
+    """The facts that only its member knows of a channel, by RabbitMQ's management names."""
 
     confirm: int = 0
     transactional: int = 0
@@ -172,7 +172,7 @@ class ChannelFacts(NamedTuple):
     acks_uncommitted: int = 0
 
     def shown(self) -> dict[str, object]:
-        """Return it as it is shown: the first two are yes or no."""
+        """Return the facts for display: the first two are yes or no."""
         return self._asdict() | {
             "confirm": bool(self.confirm), "transactional": bool(self.transactional),
         }  # fmt: skip
@@ -195,12 +195,12 @@ class LocalChannel:
     replied: int = 0
     local_replies: deque[LocalReply] = field(default_factory=deque)
     recovers: deque[bool] = field(default_factory=deque)
-    """Of each basic.recover under way: whether the client wants its reply."""
+    """For each basic.recover under way: whether the client wants its reply."""
     qos_replies: deque[tuple[str, tuple[Value, ...]]] = field(default_factory=deque)
     """Of each basic.qos under way: what is sent when it is done, basic.qos-ok or a reply of our own
     that follows what was published before it."""
     held: deque[HeldReply] = field(default_factory=deque)
-    """What may not be sent yet, in order."""
+    """Output that may not be sent yet, in order."""
     blocking: int = 0  # how many of `held` no delivery may overtake
     durable_need: int = 0  # the highest position that something here waits or waited for
     confirms: Confirms = field(default_factory=Confirms)
@@ -215,7 +215,7 @@ class LocalChannel:
 
     @property
     def is_quiet(self) -> bool:
-        """All that it has sent is done, and its client has been told so."""
+        """Whether everything sent on the channel is done, and its client has been told so."""
         return not (
             self.unanswered
             or self.transaction is not None
@@ -227,7 +227,7 @@ class LocalChannel:
         )
 
     def facts(self) -> ChannelFacts:
-        """Return what the other members do not know of it."""
+        """Return the facts that the other members do not know."""
         open_one = self.transaction
         return ChannelFacts(
             int(self.wants_confirms),

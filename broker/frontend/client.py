@@ -1,6 +1,6 @@
 """One client of this member: its connection, its channels, and the replies to it.
 
-What its connection reports becomes commands in `dispatch`; `gateway` has all clients and the order
+`dispatch` turns the events of its connection into commands; `gateway` has all clients and the order
 of the calls.
 """
 
@@ -43,41 +43,41 @@ OUTPUT_BYTES_MAX = 1 << 20
 """Above this much unsent output a client is not read, and its deliveries stay with the machine's
 messages instead of being copied here."""
 KEPT_BYTES_MAX = 1 << 20
-"""Above this much that waits for the end of an alarm a client is not read."""
+"""A client is not read while more than this waits for the end of an alarm."""
 REQUESTS_LIGHT_MAX = 256
 """A client that requests more than this is treated like a publisher when the member is full."""
 _SHORT_STRINGS_KEPT_MAX = 1024
 
 
 class Logins(Protocol):
-    """Who the clients of a member are, and what each may, by whoever knows it."""
+    """Identifies and authorises the clients of a member, by the back ends that know the users."""
 
     mechanisms: tuple[str, ...]
-    """How a client may log in, but for those that take a certificate."""
+    """Mechanisms for logging in, except those that use a certificate."""
 
     def authenticate(self, credentials: Credentials, client: Client) -> str | None:
-        """Return the user that it is; "": none; None: it is told later."""
+        """Return the client's user; "": no user; None: the client is told later."""
 
     def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
-        """What it may do there, as whoever let it in says."""
+        """Return the client's rights there, according to the back end that let it in."""
 
     def ask(self, client: Client, questions: Collection[AuthQuestion]) -> None:
-        """Look again at what it keeps when a server has answered all of this: then the answers are
-        in `client.told`."""
+        """Ask a server; when it has answered all questions, the answers are in `client.told` and
+        the client's kept events are examined again."""
 
     def login_by(self, client: Client, secret: str) -> Login | None:
-        """What would become of its login with this; None: it is asked, as by `ask`."""
+        """Judge a login with this secret; None: a server is being asked, as by `ask`."""
 
 
 class Port(Protocol):
-    """What the clients of a member share: the gateway, as they see it."""
+    """The gateway as the clients of a member see it: the state that they share."""
 
     commands: list[Command]
     """The batch of this loop turn, in order of arrival."""
     clients: dict[int, Client]
-    """Those that the machine knows, by connection number."""
+    """The clients that the machine knows, by connection number."""
     ending: dict[int, None]
-    """Those whose close is not applied yet."""
+    """The clients whose close is not applied yet."""
     counters: dict[str, int]
     limits: Limits
     access: Access
@@ -85,47 +85,47 @@ class Port(Protocol):
     identity: ServerIdentity
     new_name: Callable[[str], str]
     fenced: bool
-    """Nothing of the machine's may be sent."""
+    """No output of the machine may be sent."""
     paused: bool
     """The submission queue is full."""
     large_paused: bool
-    """It is, of parts of large messages."""
+    """The submission queue is full of parts of large messages."""
     large_senders: dict[Client, None]
-    """Those that have sent such parts."""
+    """The clients that have sent such parts."""
     following: dict[Client, None]
-    """Those that may have a channel that follows a queue."""
+    """The clients that may have a channel that follows a queue."""
     alarm: str
-    """Why no publishes are taken; empty: they are."""
+    """Why publishes are not accepted; empty: they are."""
 
     @property
     def logins(self) -> Logins:
-        """Who they are, and what they may."""
+        """Return the judge of clients' identities and rights."""
 
     def admit(self, client: Client, user: str, vhost: str) -> int | None:
-        """A number for this connection, never used again; 0 if it was refused, and None if it is
-        to wait until this is known."""
+        """Return a number for this connection, never used again; 0: the connection was refused;
+        None: it waits until this is known."""
 
     def outstanding(self, conn: int, channel: int) -> dict[int, Held]:
-        """The delivery tags on a channel that are not settled, ascending."""
+        """Return the unsettled delivery tags on a channel, ascending."""
 
     def is_idle(self, conn: int, channel: int) -> bool:
-        """Whether this member may reply, and nothing hangs on the channel that it knows of."""
+        """Whether this member may reply, and knows of nothing that depends on the channel."""
 
     def mark_writable(self, client: Client) -> None:
-        """It has output, or has ended."""
+        """Note that a client has output, or has ended."""
 
     def mark_drained(self, client: Client) -> None:
-        """It has room again for what the outbox holds back."""
+        """Note that a client has room again for output that the outbox holds back."""
 
     def note(self, counter: str, text: str) -> None:
-        """One fact for the log, and its counter."""
+        """Log one fact, and count it."""
 
     def tell(self, kind: str, text: str) -> None:
-        """One line for the log, of a kind."""
+        """Log one line of this kind."""
 
 
 class Client:
-    """What the shell holds for a socket."""
+    """One client connection, as the shell holds it for a socket."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Client:
         self.short_addresses: dict[tuple[str, str], bytes] = {}
 
     def describe(self) -> str:
-        """Who it is, for the log."""
+        """Return the client's identity for the log."""
         how = f" over {self.encryption.describe()}" if self.encryption else ""
         properties = self.connection.client_properties
         product = " ".join(
@@ -194,7 +194,7 @@ class Client:
         self.connection.reading(active, now)
 
     def take_output(self) -> bytes | bytearray:
-        """What to write now; from here on it counts as sent."""
+        """Return the output to write now, which counts as sent from here on."""
         output = self.connection.take_output()
         if self.unreported and not self.connection.ahead:
             for number, channel in self.unreported.items():
@@ -206,12 +206,12 @@ class Client:
 
     @property
     def is_full(self) -> bool:
-        """It has not been reading what it is sent."""
+        """Whether the client has not been reading its output."""
         return len(self.connection.out) > OUTPUT_BYTES_MAX or bool(self.connection.ahead)
 
     @property
     def may_be_read(self) -> bool:
-        """Whether its socket is to be read now: checked after every turn (back-pressure)."""
+        """Whether the socket should be read now: checked after every turn (back-pressure)."""
         port = self.port
         if self.connection.is_judged:
             return False
@@ -227,7 +227,7 @@ class Client:
         return self.connection.has_ended
 
     def hold(self, event: Event, questions: Collection[AuthQuestion]) -> None:
-        """This waits until a server has answered, and so does all that comes after it."""
+        """Hold this event, and all that follow, until a server has answered."""
         self.kept.hold(event)
         self.port.logins.ask(self, questions)
 
@@ -249,7 +249,7 @@ class Client:
             codec.append_content(connection.out, number, properties, body, room)
 
     def send_confirms(self, number: int, channel: LocalChannel) -> None:
-        """Those of this channel that are due."""
+        """Send the confirms of this channel that are due."""
         out = self.connection.out
         for publish_no, multiple, ack in channel.confirms.take():
             if ack:
@@ -259,7 +259,7 @@ class Client:
         self.port.mark_writable(self)
 
     def reply_locally(self, number: int, method: str, args: tuple[Value, ...] = ()) -> None:
-        """A reply of the gateway's own, after those requested of the machine before."""
+        """Send the gateway's own reply after those requested earlier from the machine."""
         channel = self.channels[number]
         reply = LocalReply(channel.requested, method, args)
         if channel.requested > channel.replied:
@@ -270,14 +270,14 @@ class Client:
             self.send(number, method, args)
 
     def keep_tag(self, tag: str) -> bytes:
-        """A consumer tag encoded, and kept for the next delivery."""
+        """Return an encoded consumer tag, kept for the next delivery."""
         kept = self.short_tags
         if len(kept) >= _SHORT_STRINGS_KEPT_MAX:
             kept.clear()
         return kept.setdefault(tag, encode_short_string(tag))
 
     def keep_address(self, exchange: str, key: str) -> bytes:
-        """Exchange and key encoded, and kept for the next delivery."""
+        """Return exchange and key encoded, kept for the next delivery."""
         kept = self.short_addresses
         if len(kept) >= _SHORT_STRINGS_KEPT_MAX:
             kept.clear()
@@ -288,7 +288,7 @@ class Client:
     # -- alarms ----------------------------------------------------------------------------------
 
     def tell_blocked(self) -> None:
-        """Its publishes wait: say why, once, if it wants to know."""
+        """Tell the client once why its publishes wait, if it wants to know."""
         if not self.is_told_blocked:
             self.is_told_blocked = True
             self.port.note("blocked", f"client {self.peer} is blocked: {self.port.alarm}")
@@ -296,7 +296,7 @@ class Client:
                 self.send(0, "connection.blocked", (clip(self.port.alarm),))
 
     def tell_unblocked(self) -> None:
-        """The alarm is over."""
+        """Tell the client that the alarm is over."""
         if self.is_told_blocked:
             self.is_told_blocked = False
             self.port.mark_writable(self)  # it is read again, if it was not
@@ -306,7 +306,7 @@ class Client:
     # -- ends ------------------------------------------------------------------------------------
 
     def refuse(self, code: int, text: str, class_id: int = 10, method_id: int = 40) -> None:
-        """End the connection for what the client requested; the machine forgets it."""
+        """End the connection because of a client's request; the machine forgets it."""
         self.port.note("refused", f"client {self.peer}: {text}")
         self.end_reason = self.end_reason or text
         self.connection.close(code, text, class_id, method_id)
@@ -314,9 +314,9 @@ class Client:
         self.deregister()
 
     def refuse_channel(self, number: int, code: int, text: str, method: str = "") -> None:
-        """End one channel because of a method on it, or of none. The client gets it after the
-        replies to all that it sent before: the machine closes the channel in its order, and its
-        close-ok is our turn."""
+        """End one channel because of a method on it, or of none. The close reaches the client after
+        the replies to everything it sent before: the machine closes the channel in its order, and
+        its close-ok is our turn."""
         channel = self.channels[number]
         if channel.pending_close is None:
             ids = (METHODS[method].class_id, METHODS[method].method_id) if method else (0, 0)
@@ -325,8 +325,8 @@ class Client:
             self.port.commands.append(ChannelClose(CHANNEL_CLOSE, self.conn, number))
 
     def close_ahead(self, number: int) -> None:
-        """Close a channel on which nothing hangs, as its client asked, before the machine has; the
-        number may be used again at once."""
+        """Close an idle channel at its client's request, before the machine has; the number may be
+        used again at once."""
         self.count_request()
         self.closed_ahead[number] = self.closed_ahead.get(number, 0) + 1
         self.forget_channel(number)
@@ -334,20 +334,20 @@ class Client:
         self.port.mark_writable(self)
 
     def was_closed_ahead(self, number: int) -> bool:
-        """Whether the machine's close-ok, here it is, was sent before."""
+        """Whether the close-ok that just came from the machine was sent earlier."""
         left = self.closed_ahead.pop(number, 0)
         if left > 1:
             self.closed_ahead[number] = left - 1
         return left > 0
 
     def count_request(self) -> None:
-        """One more that the machine has to carry out."""
+        """Count one more request that the machine has to carry out."""
         self.requests += 1
         if self.requests > REQUESTS_LIGHT_MAX:
             self.is_publisher = True
 
     def forget_channel(self, number: int) -> None:
-        """It has come to its end on both sides."""
+        """Forget a channel that is closed on both sides."""
         transaction = self.channels.pop(number).transaction
         self.kept.drop_channel(number)
         if transaction is not None:
@@ -355,7 +355,7 @@ class Client:
         self.unreported.pop(number, None)
 
     def close_ok(self) -> None:
-        """The machine has ended the connection as the client asked."""
+        """The machine has ended the connection at the client's request."""
         if self.closing_conn:
             self.port.clients.pop(self.closing_conn, None)
             self.closing_conn = 0
@@ -363,7 +363,7 @@ class Client:
         self.port.mark_writable(self)
 
     def ended_by_machine(self, code: int, text: str, class_id: int, method_id: int) -> None:
-        """A hard error: the machine has ended the connection, for this reason."""
+        """The machine has ended the connection because of a hard error."""
         self.port.note("refused", f"client {self.peer}: {text}")
         self.end_reason = self.end_reason or text
         self._forget_all()
@@ -371,7 +371,7 @@ class Client:
         self.port.mark_writable(self)
 
     def force_close(self, reason: str) -> None:
-        """The member ends the connection; the machine has forgotten it, or will by itself."""
+        """End the connection for the member; the machine has forgotten it, or will by itself."""
         self.port.clients.pop(self.conn or self.closing_conn, None)
         self._forget_all()
         text = reply_text(errors.CONNECTION_FORCED, reason)
@@ -380,11 +380,11 @@ class Client:
         self.port.mark_writable(self)
 
     def send_away(self, reason: str) -> None:
-        """An operator ends the connection; the machine forgets it."""
+        """End the connection for an operator; the machine forgets it."""
         self.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, reason), 0, 0)
 
     def deregister(self) -> None:
-        """The machine shall forget this connection, if it knows it."""
+        """Have the machine forget this connection, if it knows it."""
         self.port.clients.pop(self.closing_conn, None)
         if self.conn:
             self.port.commands.append(ConnectionClose(CONNECTION_CLOSE, self.conn))

@@ -1,6 +1,6 @@
 """The sockets of clients: between their transports and the gateway and outbox of this member.
 
-The gateway and the outbox know no sockets; this module knows nothing of AMQP.  It moves bytes,
+The gateway and the outbox know no sockets; this module knows nothing of AMQP. It moves bytes,
 keeps slow readers from filling memory, and stops reading publishers while the ring has no room.
 """
 
@@ -31,19 +31,19 @@ from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
 
 CLIENT_TEXTS = ("product", "version", "platform", "information", "connection_name")
-"""What clients say of themselves that operators are shown."""
+"""The client properties that operators are shown."""
 CLIENT_TEXT_MAX = 256
 PIECE_BYTES_MAX = 1 << 20
-"""Output goes to a transport in such pieces, as the client reads it: of what a socket does not take
-the transport makes copies."""
+"""Output goes to a transport in pieces of this size, as the client reads it, because a transport
+copies the bytes that its socket does not take."""
 DRAIN_S = 30.0
-"""How long a client whose connection was closed may take to read why."""
+"""How long a client may take to read the reason after its connection was closed."""
 LOOK_S = 0.05
-"""Between two looks at what came from clients, where that is watched."""
+"""The interval for checking whether anything came from clients, while that is watched."""
 LINGER_S = 5.0
-"""How long what it still sends is read and dropped after that, until it closes its side: to close
-at once with something unread resets the connection, and a client that writes gets an error in place
-of the last replies."""
+"""How long input is then still read and dropped, until the client closes its side: closing at once
+with unread input resets the connection, and a client that is writing gets an error instead of the
+last replies."""
 
 
 def is_loopback(peer: str) -> bool:
@@ -55,16 +55,16 @@ def is_loopback(peer: str) -> bool:
 
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-"""A frame that asks for nothing, and that the client's kernel acknowledges."""
+"""A frame that needs no reply, but that the client's kernel acknowledges."""
 GRAIN_MS = 20
 """The kernel's clock is no finer."""
 _TIMES = struct.Struct("<52xII")
-"""Of `tcp_info`: milliseconds since data, and since an acknowledgement, came last."""
+"""In `tcp_info`: milliseconds since data, and since an acknowledgement, last came."""
 _TCP_INFO = getattr(socket, "TCP_INFO", None)
 
 
 class Options(Protocol):
-    """What an operator says that clients see."""
+    """The operator's options that concern clients."""
 
     @property
     def cluster_name(self) -> str:
@@ -72,19 +72,19 @@ class Options(Protocol):
 
     @property
     def access(self) -> AccessOptions:
-        """How they log in."""
+        """How clients log in."""
 
     @property
     def clients(self) -> ClientLimits:
-        """What they may take."""
+        """The limits for clients."""
 
 
 class ClientPorts(Protocol):
-    """The ports that clients come by."""
+    """The ports that clients connect to."""
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return what was counted there."""
+        """Return the ports' counters."""
 
     @property
     def negotiate_s(self) -> float:
@@ -92,7 +92,7 @@ class ClientPorts(Protocol):
 
     @property
     def backends(self) -> Backends:
-        """Where users are looked for."""
+        """The back ends that know the users."""
 
     @property
     def log(self) -> Callable[[str, str], None]:
@@ -118,7 +118,7 @@ class ClientLink:
         return self.client.conn
 
     def details(self, now: float) -> dict[str, object]:
-        """Return what only this member knows of the client, as RabbitMQ's management names it."""
+        """Return the facts that only this member knows, by RabbitMQ's management names."""
         client, connection = self.client, self.client.connection
         return {
             "connected_s": round(now - client.connected_at),
@@ -137,12 +137,12 @@ class ClientLink:
         }
 
     def channels(self) -> Iterator[tuple[int, ChannelFacts]]:
-        """Return what only this member knows of its channels, by number."""
+        """Return the facts that only this member knows of the channels, by number."""
         for number, channel in self.client.channels.items():
             yield number, channel.facts()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client."""
+        """Take bytes from the client."""
         self.received += len(data)
         self._owner.gateway.data_received(self.client, data, time.monotonic())
         self._owner.on_work()
@@ -158,7 +158,7 @@ class ClientLink:
         self.full = True
 
     def resume_writing(self) -> None:
-        """Go on with what was kept."""
+        """Continue with the output that was kept."""
         self.full = False
         self._owner.gateway.mark_writable(self.client)
         self._owner.on_work()
@@ -190,16 +190,16 @@ class ClientLink:
         self.read(on=self.client.may_be_read)
 
     def _write_rest(self, ending: bool) -> None:
-        """Hand over what was taken, as far as the client reads."""
+        """Hand over the taken output, as far as the client reads."""
         while self._rest and (ending or not self.full):
             self.transport.write(self._rest[:PIECE_BYTES_MAX])
             self._rest = self._rest[PIECE_BYTES_MAX:]
 
     def _end(self) -> None:
-        """Close our side; who never logged in is not waited for.
+        """Close our side; do not wait for a client that never logged in.
 
-        Who closed the connection closes the socket as well: libraries that see our end while they
-        still deal with our close-ok tell of a lost connection (the one for Go does).
+        The side that closed the connection also closes the socket: a library that sees our end
+        while it still handles our close-ok reports a lost connection (the one for Go does).
         """
         self._ended = True
         by_client = self.client.connection.closed_by_client
@@ -221,7 +221,7 @@ class ClientLink:
         return client.take_output()
 
     def probe(self) -> None:
-        """Have its kernel answer, if it is there."""
+        """Make the client's kernel answer, if it is there."""
         if not (self._rest or self.full or self._ended or self.transport.is_closing()):
             self.transport.write(HEARTBEAT)
 
@@ -283,7 +283,7 @@ class Connections:
 
     @property
     def auth_counters(self) -> dict[str, int]:
-        """Return what was counted of a server that is asked about users; nothing without one."""
+        """Return the counters of the server that is asked about users; empty without one."""
         server = self.gateway.access.server
         return server.counters if server is not None else {}
 
@@ -299,7 +299,7 @@ class Connections:
     def connect(
         self, peer: str, transport: asyncio.Transport, encryption: Encryption | None = None
     ) -> ClientLink:
-        """A socket was accepted, and its TLS handshake is done if there is one."""
+        """Take an accepted socket, after its TLS handshake if there is one."""
         self.gateway.identify(self._state().cluster_id)
         client = self.gateway.connect(peer, is_loopback(peer), time.monotonic(), encryption)
         link = ClientLink(self, client, transport)
@@ -309,8 +309,8 @@ class Connections:
     def attach(
         self, peer: str, user: str, purpose: str, transport: asyncio.Transport, login: Login
     ) -> ClientLink:
-        """A client of this process, without a socket: `user` has come in by this login already, and
-        the log names it by its `purpose`."""
+        """Connect a client of this process, without a socket: `user` is already logged in by this
+        login, and the log names the client by its `purpose`."""
         link = self.connect(peer, transport)
         link.client.purpose, link.client.login = purpose, login
         link.client.connection.trust(user)
@@ -331,7 +331,7 @@ class Connections:
         self.on_work()
 
     def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
-        """Let in nobody but operators, and send the others away; empty: let clients in."""
+        """Let in only operators, and disconnect all others; empty: let clients in."""
         self.gateway.stand_by(reason, briefly=briefly, holds=holds)
         self.on_work()
 
@@ -339,18 +339,18 @@ class Connections:
 
     @property
     def connected(self) -> bool:
-        """Whether a client is connected that is no operator's."""
+        """Whether a client other than an operator's is connected."""
         return any(map(is_ordinary, self.gateway.clients.values()))
 
     def watch(self, *, on: bool) -> None:
-        """From here on notice whether anything comes from a client; or no more."""
+        """Start or stop noticing input from clients."""
         self.gateway.admission.watch(on=on)
         self._watched_since = self._look_at = time.monotonic()
         for link in self._ordinary_links() if on else ():
             link.probe()
 
     def heard(self) -> bool:
-        """Whether a client came since, or anything from one that is connected."""
+        """Whether a client has connected since, or a connected one has sent anything."""
         admission, now = self.gateway.admission, time.monotonic()
         if admission.watches and not admission.heard and now >= self._look_at:
             self._look_at = now + LOOK_S
@@ -361,27 +361,28 @@ class Connections:
         return admission.heard
 
     def _ordinary_links(self) -> list[ClientLink]:
-        """Of those that wait as well: they may have been cut off since they came."""
+        """Return the ordinary clients' links, including those of clients that wait to be admitted,
+        which may have been cut off since they came."""
         links = self._links
         return [links[client] for client in self.gateway.ordinary if client in links]
 
     def details(self) -> dict[str, dict[str, object]]:
-        """Return what only this member knows of its clients, by address."""
+        """Return the facts that only this member knows of its clients, by address."""
         now = time.monotonic()
         return {client.peer: link.details(now) for client, link in self._links.items()}
 
     def channel(self, conn: int, number: int) -> ChannelFacts | None:
-        """Return what only this member knows of a channel of its clients, if it is open."""
+        """Return the facts that only this member knows of a client's channel, if it is open."""
         client = self.gateway.clients.get(conn)
         found = client.channels.get(number) if client is not None else None
         return found.facts() if found is not None else None
 
     def take_commands(self) -> list[Command]:
-        """Return what clients requested since the last turn, in order of arrival."""
+        """Return clients' commands since the last turn, in order of arrival."""
         return self.gateway.take_commands()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        """Carry out what the machine decided."""
+        """Carry out the machine's effects."""
         self.outbox.effects(effects)
 
     def release(self, position: int) -> None:
@@ -393,17 +394,17 @@ class Connections:
         self.outbox.session_started(session)
 
     def set_aside(self) -> None:
-        """All connections are void, and what was released is of a history that is not kept."""
+        """Make all connections void: the releases so far belong to a discarded history."""
         self.outbox.set_aside()
 
     def flush(self, *, may_reply: bool, soon: bool = False) -> list[int]:
-        """Write what is due; return the positions of the publishes confirmed by that.
+        """Write the output that is due; return the positions of the publishes that it confirms.
 
         `soon`: a member that may not reply now may be allowed to in a moment.
 
-        Unless it may reply nothing of the machine's is written, not even what was encoded a moment
-        before: a process that was stopped in between continues in another view. Frames of the
-        protocol itself (heartbeats, a close) still go out.
+        Unless it may reply, the member writes no output of the machine, not even output encoded a
+        moment before: a process that was stopped in between continues in another view. Frames of
+        the protocol itself (heartbeats, a close) still go out.
         """
         if may_reply is not self.may_reply:
             self._now_may_reply(may_reply)
@@ -435,8 +436,8 @@ class Connections:
             self.outbox.fence()
 
     def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
-        """Read publishers only while there is room for what they send, and take no publishes while
-        there is an alarm."""
+        """Read publishers only while there is room for their messages, and accept no publishes
+        during an alarm."""
         gateway = self.gateway
         if alarm != gateway.alarm and not gateway.fenced:
             gateway.block(alarm)
@@ -470,11 +471,11 @@ class Connections:
 
 
 def heard_within(transport: asyncio.BaseTransport, seconds: float) -> bool:
-    """Return whether anything came in that time, as the kernel knows it; also where it cannot tell.
+    """Return whether the kernel received anything in that time; True also if it cannot tell.
 
-    One of a pair that lost the other one has to know whether its clients are there, or it is the
-    one that was cut off.  An open connection says nothing: it stays so for as long as nobody
-    notices.  And what comes in may wait unread, as a publisher is not read while its member may not
+    A member of a pair that lost its peer has to know whether its clients are still there, or
+    whether it was cut off itself. An open connection proves nothing: it stays open until somebody
+    notices. And input may wait unread, because a publisher is not read while its member may not
     reply.
     """
     found = transport.get_extra_info("socket")

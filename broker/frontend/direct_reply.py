@@ -1,10 +1,10 @@
 """Direct reply-to: replies to a client without a queue of its own, as far as the client knows.
 
 A client consumes from `amq.rabbitmq.reply-to`, publishes its requests on the same channel with that
-name as their `reply_to`, and whoever answers finds another name there. Behind it is a queue like
-any other, which lives as long as its consumer, so that replies reach the client from every member.
-It is not durable, and nobody else may consume from it, bind or delete it. Its name is not to be
-guessed, as those of all generated queues.
+name as their `reply_to`, and the responder finds another name there. Behind it is a queue like any
+other, which lives as long as its consumer, so that replies reach the client from every member. The
+queue is not durable, and no other client may consume from it, bind or delete it. Its name cannot be
+guessed, like the names of all generated queues.
 """
 
 from broker.amqp import errors
@@ -15,15 +15,15 @@ from broker.machine.commands import Table
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_QUEUE = "amq.gen-reply-to-"
-"""What the names of the queues begin with: one of the generated names, which clients may declare
-passively only."""
+"""The prefix of the queues' names: a prefix of generated names, which clients may declare only
+passively."""
 UNUSED_MS = 60_000
-"""How long it stays if its consumer never comes, because that is refused or its member is lost."""
+"""How long the queue stays if its consumer never comes: it was refused or its member is lost."""
 REPLY_TO_FLAG = 2
-"""In the first byte of a message's properties: they have a `reply_to`."""
+"""The flag of `reply_to` in the first byte of a message's properties."""
 _REPLY_TO = REPLY_TO.encode()
 _BEFORE = ((0x8000, 0), (0x4000, 0), (0x2000, -1), (0x1000, 1), (0x0800, 1), (0x0400, 0))
-"""The properties in front of `reply_to`: flag, and a short string, a table, or so many bytes."""
+"""The properties before `reply_to`: flag, and a short string, a table, or a number of bytes."""
 
 
 def consume_replies(
@@ -58,7 +58,7 @@ def consume_replies(
 def with_reply_queue(
     client: Client, number: int, channel: LocalChannel, properties: bytes
 ) -> bytes | None:
-    """The properties with the name that whoever answers needs. None: the publish is refused."""
+    """Return the properties with the responder's reply name; None: the publish is refused."""
     if _REPLY_TO not in properties:
         return properties
     flags = int.from_bytes(properties[:2], "big")

@@ -1,7 +1,7 @@
-"""What a client's connection reports, as commands: the way in, after its bytes were read.
+"""Turns the events of a client's connection into commands, after its bytes were read.
 
-Publishes are checked and numbered here, other methods in `methods`; opening and closing, of the
-connection and of channels, is here too.
+Publishes are checked and numbered here, and connections and channels are opened and closed; the
+other methods are in `methods`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _new = tuple.__new__  # half the cost of calling the class
 
 
 def on_events(client: Client, events: list[Event]) -> None:
-    """Carry out what its connection reports, or keep it while it has to wait."""
+    """Carry out the events of a connection, or keep them while they have to wait."""
     kept = client.kept
     if kept.holds_all:
         kept.add(events)
@@ -110,12 +110,12 @@ def on_events(client: Client, events: list[Event]) -> None:
 
 
 def release(client: Client) -> None:
-    """Look again at what is kept: something that it waits for is over."""
+    """Examine the kept events again, because something that they waited for is over."""
     on_events(client, client.kept.take())
 
 
 def _stays(client: Client, message: Published) -> bool:
-    """Whether it goes no further: it is refused, or waits until it is known whether it is."""
+    """Whether a publish stops here: it is refused, or waits until its verdict is known."""
     keys = [message.key]
     if may_name_copies(message.properties):
         copies = copies_of(message.properties)
@@ -168,7 +168,7 @@ def _count_in_transaction(client: Client, number: int, transaction: Transaction,
 
 
 def _on_body_part(client: Client, number: int, data: bytes) -> None:
-    """A part of a large body: ahead of its message to the machine, or with it to tx.commit."""
+    """Send a part of a large body to the machine ahead of its message, or keep it for tx.commit."""
     channel = client.channels.get(number)
     if channel is None or channel.pending_close is not None:
         return
@@ -229,7 +229,7 @@ def _on_other_event(client: Client, event: Event) -> None:
 
 
 def _on_secret(client: Client, event: SecretUpdated) -> None:
-    """A wrong one closes the connection, with RabbitMQ's code and words."""
+    """Check an updated secret; a wrong one closes the connection with RabbitMQ's code and text."""
     port = client.port
     if not client.conn:
         return  # what came before it has closed the connection: it is no further guess
@@ -248,7 +248,7 @@ def _on_secret(client: Client, event: SecretUpdated) -> None:
 
 
 def _refuses_channel(client: Client) -> bool:
-    """Whether the client's user has too many; then its connection is closed."""
+    """Close the connection if the client's user has too many channels; return whether it has."""
     port, user = client.port, client.rights.user
 
     def opened() -> int:

@@ -1,8 +1,8 @@
-"""What TLS says about one connection: how it is encrypted, and who the client proved to be.
+"""The facts that TLS gives about one connection: its encryption, and the client's certificate.
 
-Only a certificate that was verified against `--tls-ca` gets here, so that who logs in by it
-(EXTERNAL) need not look at its signatures.  Names are RabbitMQ's and RFC 4514's: the subject is
-written from its last part to its first, `CN=app,O=shop`.
+Only a certificate verified against `--tls-ca` gets here, so a login by certificate (EXTERNAL) need
+not check its signatures. Names follow RabbitMQ and RFC 4514: the subject is written from its last
+part to its first, `CN=app,O=shop`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHORT_NAMES = {
 _ESCAPED = frozenset(',+"\\<>;=')
 
 Name = tuple[tuple[tuple[str, str], ...], ...]
-"""A distinguished name as the ssl module has it: parts, each of one or more (type, value)."""
+"""A distinguished name in the ssl module's form: parts, each of one or more (type, value)."""
 
 
 class PeerCertificate(NamedTuple):
@@ -65,12 +65,12 @@ class Encryption(NamedTuple):
     """None: the client gave none, or was not asked for one (`--tls-verify none`)."""
 
     def describe(self) -> str:
-        """For a log line."""
+        """Return a description for the log."""
         who = f", certificate {self.certificate.subject}" if self.certificate else ""
         return f"{self.protocol} {self.cipher}{who}"
 
     def details(self) -> dict[str, object]:
-        """As RabbitMQ's management names these."""
+        """Return the details under RabbitMQ's management names."""
         found: dict[str, object] = {
             "ssl": True, "ssl_protocol": self.protocol.lower(), "ssl_cipher": self.cipher,
         }  # fmt: skip
@@ -84,7 +84,7 @@ class Encryption(NamedTuple):
 
 
 def peer_certificate(found: Mapping[str, object] | None) -> PeerCertificate | None:
-    """Read what `SSLObject.getpeercert()` gives: empty or None where there is no verified one."""
+    """Read the result of `SSLObject.getpeercert()`: empty or None if none was verified."""
     if not found:
         return None
     subject = cast("Name", found.get("subject", ()))

@@ -26,20 +26,20 @@ A client that is not taken in a turn because its transport is full keeps its out
 
 Session: `session_started(session)` when this member's session begins (the effect SessionStarted
 reports it too, whichever comes first). Connections of an older session are closed with 320 and are
-gone for the machine, so they send no commands; what they had in the batch is dropped. Who is
-let in at other times, and who waits for that: `broker.frontend.entry.admission`; the shell calls
-`admission.admit_waiting` once per turn, before `take_writable`.
+gone for the machine, so they send no commands; their commands in the batch are dropped.
+`broker.frontend.entry.admission` decides which clients are let in at other times, and which wait;
+the shell calls `admission.admit_waiting` once per turn, before `take_writable`.
 
 Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and `large_paused`
-when it is of parts of large messages, and reads a socket only while `client.may_be_read`, checked
-once per turn: not that of a publisher while `paused` or `fenced`, not that of who sends large
+when it is full of parts of large messages. It reads a socket only while `client.may_be_read`,
+checked once per turn: not a publisher's while `paused` or `fenced`, not that of a sender of large
 messages while `large_paused`, and not that of a client that does not read its output. It reports
-every change with `client.reading(active, now)`: a client that is not read is then not taken for
+every change with `client.reading(active, now)`: a client that is not read then does not count as
 silent, and our heartbeats are still sent.
 
-Alarm: the shell passes the reason to `gateway.block`, or nothing. While there is one, publishes and
-what follows them on their channels wait in the client; the rest goes on. Only a client of which too
-much waits is not read.
+Alarm: the shell passes the reason to `gateway.block`, or nothing. During an alarm, publishes and
+everything after them on their channels wait in the client; the rest continues. Only a client with
+too much waiting is not read.
 Decision: docs/decisions/0022-alarms-are-ordered.md.
 """
 
@@ -66,7 +66,7 @@ from broker.options.access import SOURCES
 
 
 def random_name(prefix: str) -> str:
-    """A name that nobody else will think of: 128 random bits."""
+    """Return a name that cannot be guessed: 128 random bits."""
     return prefix + base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
 
 
@@ -130,8 +130,8 @@ class Gateway:
     def connect(
         self, peer: str, is_local: bool, now: float, encryption: Encryption | None = None
     ) -> Client:
-        """A new connection. `is_local`: from this machine's loopback address; `encryption`: of a
-        TLS connection, with the certificate that the client was verified by."""
+        """Take a new connection. `is_local`: from this machine's loopback address; `encryption`: of
+        a TLS connection, with the client's verified certificate."""
         self.counters["connections"] += 1
         client = Client(self, peer, now, encryption)
         client.is_local = is_local
@@ -139,7 +139,7 @@ class Gateway:
         return client
 
     def data_received(self, client: Client, data: bytes, now: float) -> None:
-        """Bytes from its socket."""
+        """Take bytes from a client's socket."""
         self.counters["bytes_in"] += len(data)
         self.logins.now = now
         on_events(client, client.connection.receive(data, now))
@@ -151,7 +151,7 @@ class Gateway:
             self.mark_writable(client)
 
     def connection_lost(self, client: Client) -> None:
-        """Its socket is gone."""
+        """Take note that a client's socket is gone."""
         if client.conn_was:
             why = client.end_reason or "it closed its socket without closing the connection"
             self.tell("disconnected", f"{client.describe()} disconnected: {why}")
@@ -170,7 +170,7 @@ class Gateway:
         self.counters["closed"] += 1
 
     def follow_definitions(self) -> None:
-        """Once per turn: when definitions have changed, forget what was allowed, and close the
+        """Once per turn: when definitions have changed, forget earlier permissions, and close the
         connections whose user or virtual host was deleted."""
         if self.access.version == self._access_version:
             return
@@ -187,17 +187,17 @@ class Gateway:
                 client.send_away(f"user '{rights.user}' is deleted")
 
     def take_commands(self) -> list[Command]:
-        """What clients sent since the last call, in order of arrival, for `session`."""
+        """Return clients' commands since the last call, in order of arrival, for `session`."""
         commands, self.commands = self.commands, []
         return commands
 
     def take_writable(self) -> Collection[Client]:
-        """The clients that have output to send, or that have ended."""
+        """Return the clients that have output to send, or have ended."""
         clients, self._writable = self._writable, {}
         return clients
 
     def take_drained(self) -> Collection[Client]:
-        """For the outbox."""
+        """Return the clients that have room for output again; for the outbox."""
         clients, self._drained = self._drained, {}
         return clients
 
@@ -209,7 +209,7 @@ class Gateway:
     # -- what the whole member decides -----------------------------------------------------------
 
     def session_started(self, session: int) -> None:
-        """This member's session begins: whatever belonged to an older one is over."""
+        """Begin this member's session, which ends everything that belonged to an older one."""
         if session == self.session:
             return
         self.session = session
@@ -221,7 +221,7 @@ class Gateway:
         self.ending.clear()
 
     def block(self, alarm: str) -> None:
-        """Take no publishes while there is an alarm; clients that publish are told."""
+        """Accept no publishes during an alarm; clients that publish are told."""
         before, self.alarm = self.alarm, alarm
         if alarm and not before:
             for client in self.clients.values():
@@ -234,15 +234,15 @@ class Gateway:
                     release(client)
 
     def identify(self, cluster_id: str) -> None:
-        """Say so to clients that come from now on."""
+        """Tell this id to clients that connect from now on."""
         self.identity = self.identity._replace(cluster_id=cluster_id)
 
     def set_negotiate_time(self, seconds: float) -> None:
-        """How long a client may take to log in, of those that come from now on."""
+        """Set how long clients that connect from now on may take to log in."""
         self.limits = self.limits._replace(handshake_s=seconds)
 
     def drop_all(self, reason: str) -> None:
-        """The member stops: every connection is closed with the reason."""
+        """Close every connection with the reason, as the member stops."""
         for client in list(self._everyone):
             client.force_close(reason)
 
@@ -253,9 +253,9 @@ class Gateway:
             client.send_away(reason)
 
     def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
-        """Send away whoever is no operator, and let no more in, for this reason; empty: let clients
-        in. `briefly`: new ones wait, as it will be known in a moment where they belong; `holds`:
-        for as long as they may take to log in, whatever becomes of the view."""
+        """Disconnect all clients but operators, and let no more in, for this reason; empty: let
+        clients in. `briefly`: new clients wait, as their place will be known in a moment; `holds`:
+        they wait for as long as they may take to log in, whatever becomes of the view."""
         begins = self.admission.stand_by(reason, briefly=briefly, holds=holds)
         for client in list(self.clients.values()) if begins else ():
             if not is_operator(client):
@@ -267,12 +267,13 @@ class Gateway:
             client.send_away(reason)
 
     def refuse_overdue(self, now: float) -> None:
-        """Tell the verdicts that are due, and refuse whoever has waited for too long."""
+        """Send the verdicts that are due, and refuse clients that have waited too long."""
         self.logins.tell_due(now)
         self.admission.refuse_overdue(now)
 
     def is_gone(self, conn: int) -> bool:
-        """Whether nothing of this connection is under way or in the state: what it held is back."""
+        """Whether nothing of this connection is under way or in the state: its held messages are
+        back in their queues."""
         here = conn in self.clients or conn in self.ending
         return not here and not self.access.is_ordered(self.session, conn)
 
@@ -299,7 +300,7 @@ class Gateway:
                 return self._let_in(client, user, vhost)
 
     def _let_in(self, client: Client, user: str, vhost: str) -> int | None:
-        """If its user may enter; None: a server is asked."""
+        """Let a client in if its user may enter; None: a server is asked."""
         if client.login.backend and not self.access.knows(user, client.login.backend):
             text = reply_text(errors.NOT_ALLOWED, f"user '{user}' is deleted")
             client.refuse(errors.NOT_ALLOWED, text)
@@ -333,7 +334,7 @@ class Gateway:
         return not self.fenced and self.access.is_idle(self.session, conn, channel)
 
     def _not_ordered(self) -> list[tuple[str, str]]:
-        """User and virtual host of the clients that the machine does not count yet."""
+        """Return user and virtual host of the clients that the machine does not count yet."""
         return [
             (client.rights.user, client.rights.vhost)
             for conn, client in self.clients.items()
@@ -341,31 +342,31 @@ class Gateway:
         ]
 
     def _refuse_entry(self, client: Client, reason: str) -> None:
-        """It may not; while what would allow it may be about to come, it is to try again."""
+        """Refuse a client; tell it to try again while the permission may be about to arrive."""
         loading = self.admission.loading
         code = errors.CONNECTION_FORCED if loading else errors.NOT_ALLOWED
         client.refuse(code, reply_text(code, loading or reason))
 
     @property
     def ordinary(self) -> list[Client]:
-        """The clients that are connected or wait for that, and are no operators'."""
+        """Return the clients that are connected or wait for that, except operators'."""
         return [
             one for one in (*self.clients.values(), *self.admission.waiting) if is_ordinary(one)
         ]
 
     def refuse_channel(self, conn: int, chan: int, code: int, text: str) -> None:
-        """Close a channel for what its client has not done."""
+        """Close a channel because of something its client did not do."""
         client = self.clients.get(conn)
         if client is not None and chan in client.channels:
             self.note("refused", f"client {client.peer}: {text}")
             client.refuse_channel(chan, code, text)
 
     def note(self, counter: str, text: str) -> None:
-        """One fact for the log, and its counter. Clients cannot break the line with their names."""
+        """Log one fact, and count it. Clients cannot break the line with their names."""
         self.counters[counter] += 1
         self.tell(counter, text)
 
     def tell(self, kind: str, text: str) -> None:
-        """One line for the log, of a kind."""
+        """Log one line of this kind."""
         if self._log is not None:
             self._log(kind, text if text.isprintable() else repr(text)[1:-1])

@@ -1,10 +1,14 @@
-"""What a client has sent and its member has not carried out yet, in the order in which it came.
+"""A client's events that its member has not carried out yet, in order of arrival.
 
-It is one list whatever it waits for, so that nothing can overtake: all that comes from a certain
-event on waits, until it is known whether its connection is admitted, or whether this method is
-allowed; or, while there is an alarm, publishes do, with all that follows one on its channel, and
-behind them the client's close of its connection. What is over is looked at again from the beginning
-of the list, in `dispatch`, and what has to wait again keeps its place.
+There is one list for all reasons to wait, so that no event overtakes another:
+
+- Until it is known whether the connection is admitted, or whether a method is allowed, that event
+  and all later ones wait.
+- During an alarm, publishes wait, with all that follows one on its channel, and behind them the
+  client's close of its connection.
+
+When a reason is over, `dispatch` examines the list again from its beginning; events that have to
+wait again keep their place.
 """
 
 from __future__ import annotations
@@ -15,39 +19,39 @@ from broker.amqp.events import BodyPart, Called, CloseRequested, Event, Publishe
 from broker.amqp.fields import Value
 
 OVERHEAD_BYTES = 200
-"""What an event that is kept costs beside its texts and bytes."""
+"""The cost of a kept event beside its texts and bytes."""
 VALUE_BYTES = 50
-"""What a value in its arguments costs beside that."""
+"""The further cost of each value in its arguments."""
 
 
 class KeptEvents:
-    """Those of one client."""
+    """The kept events of one client."""
 
     def __init__(self) -> None:
         self.holds_all = False
-        """Whatever comes waits behind what is here."""
+        """All new events wait behind those already here."""
         self.bytes = 0
         self._events: list[Event] = []
         self._channels: set[int] = set()  # on which publishes wait for the end of an alarm
 
     @property
     def has_publishes(self) -> bool:
-        """Whether some wait for the end of an alarm."""
+        """Whether publishes wait for the end of an alarm."""
         return bool(self._channels)
 
     def hold(self, event: Event) -> None:
-        """This one waits, and all that comes after it."""
+        """Hold this event, and all that follow."""
         self.holds_all = True
         self.add((event,))
 
     def add(self, events: Iterable[Event]) -> None:
-        """They wait behind what is here."""
+        """Add events behind those already here."""
         for event in events:
             self._events.append(event)
             self.bytes += _size(event)
 
     def sift(self, events: Iterator[Event]) -> Iterator[Event]:
-        """Give out those that go on during an alarm, one by one, and keep the others."""
+        """Yield the events that may proceed during an alarm, one by one, and keep the others."""
         for event in events:
             channel = getattr(event, "channel", None)
             if type(event) is Published or type(event) is BodyPart:
@@ -60,14 +64,14 @@ class KeptEvents:
             self.add((event,))
 
     def take(self) -> list[Event]:
-        """All of it: nothing waits for what it waited for."""
+        """Return and remove all events: their reason to wait is over."""
         events, self._events, self.bytes = self._events, [], 0
         self.holds_all = False
         self._channels.clear()
         return events
 
     def drop_channel(self, number: int) -> None:
-        """The channel has come to its end: what is kept was sent on it before."""
+        """Drop the kept events of a channel that has ended: they were sent on it before."""
         self._channels.discard(number)
         kept = [event for event in self._events if getattr(event, "channel", None) != number]
         if len(kept) < len(self._events):

@@ -1,7 +1,8 @@
 """Requests of operators and tools: newline-delimited JSON on the client port.
 
-The protocol (requests, replies, codes) is stated in `tools/commands/qpid_cluster` and carried out
-by `vsync.admin.protocol`; here is what a broker replies, to whom.
+The protocol (requests, replies, codes) is specified in `tools/commands/qpid_cluster` and
+implemented by `vsync.admin.protocol`; this module has a broker's replies, and checks who may have
+them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ class Managed(Protocol):
     def login(
         self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
     ) -> Login | None:
-        """What becomes of these credentials, from there; None: `then` takes it later."""
+        """Return the verdict on credentials from an address; None: `then` gets it later."""
 
     def note(self, sentence: str) -> None:
-        """Write down what was ordered, and by whom."""
+        """Record an operator's order."""
 
     def status(self) -> Json:
         """Return the reply to `status`."""
@@ -56,10 +57,10 @@ class Managed(Protocol):
         """Return the clients of all members."""
 
     def disconnect(self, address: str, of: str) -> list[str]:
-        """Close a client's connection, at any member or at one; return those that it is at."""
+        """Close a client's connection, at any member or at one; return the members that have it."""
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
-        """Have the member `name` take clients no more, or again."""
+        """Drain the member `name`, or let it take clients again."""
 
     def promote(self) -> Json:
         """Have this member become the active one; return the reply to `status` under `ha`."""
@@ -68,16 +69,16 @@ class Managed(Protocol):
         """Return the replicas of queues elsewhere, as lists show them."""
 
     def replicate(self, by: str, vhost: str, queue: str, value: Table | None) -> None:
-        """Have a queue kept the same as one elsewhere; without a value no more."""
+        """Have a queue replicate one of another broker; without a value no longer."""
 
     def force_passive(self) -> Json:
-        """Have the other one of a pair become active; return the same."""
+        """Have the peer in a pair become active; return the reply to `status` under `ha`."""
 
 
 READING = frozenset(("status", "counters", "groups", "quorum", "connections", "trace", "replicas"))
-"""What a user with the tag monitoring may request; the rest changes something."""
+"""The requests that a user with the tag monitoring may make; the rest change something."""
 NOTED = ("id", "address", "action", "by", "votes", "on", "force", "vhost", "queue")
-"""What of an order is written down; a value may have a password."""
+"""The recorded fields of an order; a value may contain a password."""
 
 
 class ManagementSession(QuerySession):
@@ -87,7 +88,7 @@ class ManagementSession(QuerySession):
     def __init__(self, member: Managed, peer: str, write: Callable[[bytes], None]) -> None:
         self._member, self._peer, self._write = member, peer, write
         self._known: Login | None = None
-        """What became of the login that the first request waits for."""
+        """The verdict on the login that the first request waits for."""
         ops: dict[str, Op] = {
             "status": lambda _: self._member.status(),
             "stop": self._stop,

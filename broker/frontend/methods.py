@@ -1,8 +1,8 @@
-"""What each method of a client does: commands made of what `needs` has understood.
+"""Turns each method of a client, as `needs` understood it, into commands.
 
-Whether a queue exists or a binding matches is not known here: that is decided by the machine at
+This module does not know whether a queue exists or a binding matches: the machine decides that at
 the command's position. A method that the machine replies to is counted in `channel.requested`, so
-that replies of the gateway's own keep their place.
+that the gateway's own replies keep their place.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ AsItIs: TypeAlias = (
     c.ExchangeDeclare | c.ExchangeDelete | c.ExchangeBind | c.ExchangeUnbind
     | c.QueueBind | c.QueueUnbind | c.QueueDelete
 )  # fmt: skip
-"""Commands that are what the client said, and from which connection and channel."""
+"""Commands that consist of the client's arguments, with connection and channel."""
 Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
 GENERATED_TAG = "amq.ctag-"
 
 
 def _as_it_is(kind: int, make: Callable[[Iterable[object]], AsItIs]) -> Handler:
-    """Of a method whose arguments are those of its command."""
+    """Return the handler of a method whose arguments are those of its command."""
 
     def handler(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
         command = make((kind, client.conn, number, *args))
@@ -134,8 +134,8 @@ def _follow(client: Client, number: int, channel: LocalChannel, tag: str, args: 
 
 
 def _is_copy(client: Client, number: int, queue: str, method: str) -> bool:
-    """Whether this queue follows another broker's: then its channel is closed, as nobody but the
-    copying may take from it."""
+    """Whether this queue replicates another broker's; then its channel is closed, because only the
+    replication may take messages from it."""
     if client.keeps_copy or not client.port.access.is_copy(client.vhost, queue):
         return False
     text = (
@@ -205,7 +205,7 @@ def on_recover(client: Client, number: int, channel: LocalChannel, args: Args) -
 
 
 def on_recover_async(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    """The same, but the client does not want the reply: the outbox drops it."""
+    """Like `on_recover`, but the client does not want the reply, which the outbox drops."""
     if args[0] and _recovers_the_rest(client, number, channel):
         return
     channel.recovers.append(False)
@@ -232,7 +232,7 @@ def _recovers_the_rest(client: Client, number: int, channel: LocalChannel) -> bo
 
 
 def on_flow(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    """Clients bound what they are sent with prefetch; stopping all of it is not offered."""
+    """Clients limit their deliveries with prefetch; stopping all deliveries is not supported."""
     if args[0]:
         _reply_in_order(client, number, channel, "channel.flow-ok", (True,))
     else:
@@ -279,7 +279,7 @@ def on_tx_rollback(client: Client, number: int, channel: LocalChannel, _args: Ar
 
 
 def on_nothing(_client: Client, _number: int, _channel: LocalChannel, _args: Args) -> None:
-    """A reply, which needs none."""
+    """A client's reply, which needs no answer."""
 
 
 _HANDLERS: dict[str, Handler] = {
@@ -350,7 +350,7 @@ def _request(client: Client, channel: LocalChannel, command: c.Command, nowait: 
 def _reply_in_order(
     client: Client, number: int, channel: LocalChannel, method: str, args: Args = ()
 ) -> None:
-    """A reply of the gateway's own. What was published before it may be returned yet."""
+    """Send the gateway's own reply. Messages published before it may still be returned."""
     if client.is_publisher:
         _reply_through_machine(client, number, channel, method, args)
     else:

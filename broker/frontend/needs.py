@@ -1,7 +1,7 @@
-"""What each method of a client means, and what it takes to be allowed: values, nothing is done.
+"""The meaning of each client method, and the permissions it needs: values only, no side effects.
 
-Shapes are checked and names resolved. It may be asked again and again, and draws no names: a
-method that waits until somebody says whether it may be done has left no trace before that.
+Shapes are checked and names resolved. A method may be examined any number of times and generates no
+names: one that waits for permission has left no trace before it gets it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from broker.frontend.direct_reply import REPLY_QUEUE, REPLY_TO
 Args: TypeAlias = tuple[Value, ...]
 Understood: TypeAlias = tuple[Args, Needs]
 Understand: TypeAlias = Callable[[Rights, LocalChannel, Args], Understood]
-"""The arguments as they are meant, and what they need.  Raises Misshapen."""
+"""The interpreted arguments, and the permissions they need. Raises Misshapen."""
 
 GENERATED_QUEUE = "amq.gen-"
 ANY_GENERATED_QUEUE = GENERATED_QUEUE + 22 * "A"
-"""What permissions are looked at for where a queue has no name yet: one of the shape that all have,
-so that the same pattern matches."""
+"""The name for which permissions are checked while a queue has no name yet: it has the form of all
+generated names, so the same pattern matches."""
 # What a blob takes (see machine.blob): more would be refused by every member, with the whole blob.
 TABLE_DEPTH_MAX = 16
 TABLE_ITEMS_MAX = 4096
 
 
 class Misshapen(Exception):
-    """A method that nobody may call like this: its channel is closed."""
+    """A method with arguments that are never allowed: its channel is closed."""
 
     def __init__(self, method: str, code: int, text: str) -> None:
         super().__init__(text)
@@ -39,7 +39,7 @@ class Misshapen(Exception):
 
 
 def exchange_declare(rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
-    """To send on what it cannot route is to read it, and to write to the alternate exchange."""
+    """Forwarding unroutable messages is reading the exchange, and writing to the alternate one."""
     method = "exchange.declare"
     name = _stripped(args[0])
     args = name, *args[1:]
@@ -72,7 +72,7 @@ def _exchange_binding(
 
 
 def queue_declare(rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
-    """To send on what dies in it is to read it, and to write to the dead-letter exchange."""
+    """Forwarding dead letters is reading the queue, and writing to the dead-letter exchange."""
     method = "queue.declare"
     name = _stripped(args[0])
     _, passive, durable, exclusive, auto_delete, *_ = args
@@ -157,7 +157,7 @@ def _stripped(name: Value) -> str:
 
 
 def _word(value: Value) -> str:
-    """As an ACL file has it."""
+    """Return a value in an ACL file's form."""
     return "true" if value else "false"
 
 
@@ -193,4 +193,4 @@ UNDERSTAND: dict[str, Understand] = {
     "basic.consume": consume,
     "basic.get": partial(_of_queue, "basic.get", "read"),
 }
-"""The other methods need nothing, but for basic.publish, which is looked at in `dispatch`."""
+"""The other methods need no permission, except basic.publish, which `dispatch` checks."""

@@ -1,4 +1,4 @@
-"""The local half of clients, on the way out: effects of the machine, and when they may be sent.
+"""The local half of clients, on the way out: holds the machine's effects until they may be sent.
 
 How the shell calls it (see `gateway` for the whole turn):
 
@@ -11,14 +11,19 @@ How the shell calls it (see `gateway` for the whole turn):
     outbox.fence() / outbox.unfence()           # may this member send? fenced at the start. Cheap
                                                 # and idempotent: call it every turn if you like
 
-While fenced nothing of the machine's is sent: effects and releases wait in order, and are carried
-out by `unfence`. A new session of this member throws away what waits for the old one.
+While fenced, the outbox sends nothing of the machine's: effects and releases wait in order, and
+`unfence` carries them out. A new session of this member discards everything that waits for the old
+one.
 
-Order on a channel: replies, errors and ends of channels are sent in the machine's order. One that
-acknowledges a durable change waits for its position, and with it every later one. Deliveries and
-returns do not wait, unless a delivery, consume-ok or get-ok that is older waits. Confirms wait for
-their position only; a return precedes its confirm; the end of a channel follows its confirms.
-Messages for a client that does not read are held back as well, uncopied, until `take_output`.
+Order on a channel:
+
+- Replies, errors and ends of channels are sent in the machine's order. One that acknowledges a
+  durable change waits for its position, and every later one waits behind it.
+- Deliveries and returns do not wait, unless an older delivery, consume-ok or get-ok waits.
+- Confirms wait for their position only; a return precedes its confirm; the end of a channel follows
+  its confirms.
+
+Messages for a client that does not read are also held back, uncopied, until `take_output`.
 """
 
 from __future__ import annotations
@@ -74,14 +79,14 @@ class Outbox:
 
     @property
     def durable_position(self) -> int:
-        """The position up to which acknowledgements were released."""
+        """Return the position up to which acknowledgements were released."""
         return self._gate.released
 
     def fence(self) -> None:
         self._gateway.fenced = True
 
     def unfence(self) -> None:
-        """Carry out what has waited."""
+        """Carry out the waiting effects and releases."""
         if not self._gateway.fenced:
             return
         self._gateway.fenced = False
@@ -110,7 +115,7 @@ class Outbox:
             self._release()
 
     def flush(self) -> list[int]:
-        """Write the confirms that are due, as few as can be."""
+        """Write the due confirms in as few methods as possible."""
         if self._gateway.fenced:
             return []
         for client in self._gateway.take_drained():
@@ -127,7 +132,7 @@ class Outbox:
         return confirmed
 
     def session_started(self, session: int) -> None:
-        """What waits for clients of an older session is void with them."""
+        """Discard everything that waits for clients of an older session."""
         if session != self._gateway.session:
             self._gateway.session_started(session)
         self._backlog.clear()
@@ -136,7 +141,7 @@ class Outbox:
         self._fresh.clear()
 
     def set_aside(self) -> None:
-        """What was released, and what waits, is of a history that is not kept."""
+        """Discard releases and waiting effects, which belong to a discarded history."""
         self.session_started(0)
         self._gate.begin_anew()
 
@@ -180,7 +185,7 @@ class Outbox:
     def _in_order(
         self, client: Client, number: int, channel: LocalChannel, position: int, outgoing: Outgoing
     ) -> None:
-        """Now, or after what waits. `position` 0: it does not itself need to be durable."""
+        """Send output now, or after all that waits. `position` 0: it need not itself be durable."""
         if channel.held or not self._gate.is_open(position) or client.is_full:
             client.is_behind = client.is_behind or client.is_full
             self._hold_back(client, number, channel, position, outgoing)
@@ -270,7 +275,7 @@ class Outbox:
         return len(run)
 
     def _on_confirms(self, effects: list[tuple[int, Effect]], at: int) -> int:
-        """The same of confirms of one channel."""
+        """Like `_on_deliveries`, for consecutive confirms of one channel."""
         first = cast("Confirm", effects[at][1])
         conn, number = first.conn, first.chan
         client = self._clients.get(conn)
@@ -346,7 +351,7 @@ class Outbox:
         position: int,
         effect: Reply | GetOk | GetEmpty,
     ) -> None:
-        """One more reply of the machine, and then those of the gateway that waited for it."""
+        """Send one more reply of the machine, and then the gateway's replies that waited for it."""
         self._in_order(client, number, channel, position, effect)
         channel.replied += 1
         local = channel.local_replies
@@ -369,8 +374,8 @@ class Outbox:
     def _on_end(
         self, client: Client, number: int, channel: LocalChannel, effect: Reply | ChannelError
     ) -> None:
-        """The machine has closed the channel: nothing of it comes any more. What it has confirmed
-        or replied until then is sent first."""
+        """The machine has closed the channel, and sends nothing more for it. Its earlier confirms
+        and replies are sent first."""
         if channel.pending_close is None:
             channel.pending_close = PendingClose(0, "", 0, 0)  # what it still sends is not for us
         self._in_order(client, number, channel, channel.durable_need, effect)
@@ -390,7 +395,8 @@ class Outbox:
             client.send_content(number, "basic.return", about, properties, body)
 
     def _on_cancel(self, _position: int, effect: CancelNotify) -> None:
-        """Behind the deliveries and replies that wait, perhaps the consume-ok of this consumer."""
+        """Send it behind the waiting deliveries and replies, which may include the consumer's
+        consume-ok."""
         client = self._clients.get(effect.conn)
         channel = None if client is None else client.channels.get(effect.chan)
         if client is None or channel is None:
@@ -399,7 +405,7 @@ class Outbox:
             self._in_order(client, effect.chan, channel, 0, effect)
 
     def _on_defined(self, position: int, effect: Defined) -> None:
-        """Not for a client: for whoever defined it, when it is durable."""
+        """Not for a client: report a durable definition to its requester."""
         if self._gate.is_open(position):
             self._gateway.on_defined(effect)
         else:
@@ -459,8 +465,8 @@ class Outbox:
 
 
 def _is_blocking(outgoing: Outgoing) -> bool:
-    """Deliveries may not overtake it: the client would not know their consumer, a report that
-    names the delivery's tag would vouch for the get's too, and deliveries keep their order."""
+    """Whether deliveries may not overtake this: the client would not know their consumer, a report
+    naming the delivery's tag would also vouch for the get's, and deliveries keep their order."""
     return isinstance(outgoing, DeliverEffect | GetOk) or (
         isinstance(outgoing, Reply) and outgoing.method == "basic.consume-ok"
     )

@@ -1,1 +1,1 @@
-"""Who clients are, and whether this member takes them now."""
+"""Clients' identities, and whether this member admits them now."""

@@ -1,7 +1,7 @@
-"""Whether a member takes clients at this moment.
+"""Decides whether a member admits clients at this moment.
 
-Who has logged in and opens a virtual host is let in, waits, or goes elsewhere. The first line that
-holds decides; "others" are all but operators and what is a part of this cluster (`stays`):
+A client that has logged in and opens a virtual host is let in, waits, or goes elsewhere. The first
+line that holds decides; "others" are all clients but operators and parts of this cluster (`stays`):
 
 | holds | of whom | a new client | those who are in |
 | --- | --- | --- | --- |
@@ -12,7 +12,7 @@ holds decides; "others" are all but operators and what is a part of this cluster
 | `standby`, `standby_briefly` | all but operators | waits, `WAIT_S` at most | were sent away |
 | `standby` | all but operators | is sent away, with the reason | were sent away |
 
-A session that begins closes the connections of the one before, whatever holds here.
+A new session closes the connections of the previous one, whatever holds here.
 Decision: docs/decisions/0066-the-active-member-is-ordered.md.
 """
 
@@ -32,7 +32,7 @@ a ring and the activation of its view take together, and less than any client wa
 
 
 class Entry(Enum):
-    """What becomes of a client that would come in."""
+    """The verdict on a client that asks to come in."""
 
     LET_IN = auto()
     WAITS = auto()
@@ -41,19 +41,19 @@ class Entry(Enum):
 
 
 def is_operator(client: Client) -> bool:
-    """Whether it may use a member that only stands by: it is of this process (the management API,
-    a shovel), or an administrator's that says it means to, by Qpid's property."""
+    """Whether a client may use a standby member: it belongs to this process (the management API,
+    a shovel), or to an administrator and asks for this by Qpid's property."""
     says_so = client.connection.client_properties.get("qpid.ha-admin") in (True, 1)
     return bool(client.purpose) or (says_so and "administrator" in client.login.tags)
 
 
 def is_ordinary(client: Client) -> bool:
-    """Whether it is neither an operator's nor a part of this cluster."""
+    """Whether a client is neither an operator's nor a part of this cluster."""
     return not is_operator(client) and not client.stays
 
 
 class Admission:
-    """Why this member takes no clients, and those who wait until it does."""
+    """The reasons why this member admits no clients, and the clients that wait until it does."""
 
     def __init__(self, member: str, port: Port, on_work: Callable[[], None]) -> None:
         self.drained = ""  # why no client is let in, by an operator's wish
@@ -62,14 +62,14 @@ class Admission:
         self.standby_holds = False  # new clients wait for its end, in no primary view as well
         self.fenced_briefly = False  # fenced, but that may be over in a moment
         self.loading = ""
-        """Why somebody who may not enter is to try again: users are being loaded."""
+        """Why a client that may not enter should try again: users are being loaded."""
         self.watches = False  # whether clients come: the other one of a pair is gone
         self.heard = False  # one came since
         self.waiting: dict[Client, None] = {}
         self._member, self._port, self._on_work = member, port, on_work
 
     def decide(self, client: Client) -> tuple[Entry, str]:
-        """What becomes of this client, and why."""
+        """Return the verdict on this client, and the reason."""
         if self.drained and not client.stays:
             return Entry.SENT_AWAY, self.drained
         if self.watches and is_ordinary(client):
@@ -86,17 +86,17 @@ class Admission:
         return Entry.LET_IN, ""
 
     def stand_by(self, reason: str, *, briefly: bool, holds: bool) -> bool:
-        """Let nobody in but operators, for this reason; return whether that begins now."""
+        """Let only operators in, for this reason; return whether that begins now."""
         begins = bool(reason) and not self.standby
         self.standby, self.standby_briefly, self.standby_holds = reason, briefly, holds
         return begins
 
     def watch(self, *, on: bool) -> None:
-        """From here on notice whether clients come; or no more."""
+        """Start or stop noticing whether clients come."""
         self.watches, self.heard = on, False
 
     def admit_waiting(self, *, soon: bool) -> None:
-        """Look again at those that wait, unless the fence may be gone `soon`."""
+        """Judge the waiting clients again, unless the fence may be gone `soon`."""
         self.fenced_briefly = self._port.fenced and soon
         if self.waiting and not (self.fenced_briefly or self.standby_briefly or self.standby_holds):
             waiting, self.waiting = self.waiting, {}
@@ -104,7 +104,7 @@ class Admission:
                 release(client)
 
     def refuse_overdue(self, now: float) -> None:
-        """Refuse whoever has waited for too long."""
+        """Refuse clients that have waited too long."""
         wait_s = self._port.limits.handshake_s if self.standby_holds else WAIT_S
         for client in [one for one in self.waiting if now - one.connected_at > wait_s]:
             del self.waiting[client]
@@ -113,12 +113,12 @@ class Admission:
 
     @property
     def is_inactive(self) -> bool:
-        """Whether nothing of the machine's may be told here."""
+        """Whether this member may send no output of the machine."""
         return self._port.fenced or not self._port.session
 
     @property
     def may_be_old(self) -> str:
-        """Why what is known of users here may be old, or nothing; empty: it is not."""
+        """Return why this member may know of users nothing or old facts; empty: it is current."""
         if self.is_inactive:
             return f"member '{self._member}' is not part of the primary view at this time"
         return self.loading
@@ -129,5 +129,5 @@ class Admission:
 
 
 def refuse(client: Client, reason: str) -> None:
-    """It is to try another member, or this one again."""
+    """Refuse a client, which should try another member, or this one again."""
     client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, reason))

@@ -1,6 +1,6 @@
-"""Who clients are: by a password, a certificate, or a server that is asked.
+"""Identifies clients by a password, a certificate, or a server's answer.
 
-What a server has to say comes later. A client waits until then, and it is not read meanwhile.
+A server's answer comes later. The client waits until then, and is not read meanwhile.
 Decision: docs/decisions/0040-a-server-is-asked-over-http.md.
 """
 
@@ -27,23 +27,24 @@ SLOWED = " Logins have failed from there before, so this answer came late."
 
 
 def host_of(peer: str) -> str:
-    """The host of "host:port"."""
+    """Return the host of "host:port"."""
     return peer.rpartition(":")[0]
 
 
 class _Verdict(NamedTuple):
-    """What becomes of a login, and is told at `due`, or as soon as it is known if that is later."""
+    """The verdict on a login, sent at `due`, or as soon as it is known if that is later."""
 
     due: float
     user: str
     note: str
     login: Login | None
     old: str
-    """Why what refuses it may be old, so that the client is to try again; empty: it is not."""
+    """Why the refusal may rest on old data, so that the client should try again; empty: it does
+    not."""
 
 
 class ClientLogins:
-    """The logins of one member's clients, and what is asked about them."""
+    """The logins of one member's clients, and the questions to servers about them."""
 
     def __init__(
         self, port: Port, admission: Admission, on_work: Callable[[], None],
@@ -59,17 +60,17 @@ class ClientLogins:
         self._cert_login_from, self._anonymous_user = cert_login_from, anonymous_user
         self._judged: dict[Client, _Verdict] = {}  # whose login is known or told later
         self._asking: dict[Client, set[AuthQuestion]] = {}
-        """Who waits until a server has answered all of this."""
+        """The clients that wait until a server has answered all these questions."""
 
     def forget(self, client: Client) -> None:
-        """It is gone."""
+        """Forget a client that is gone."""
         self._judged.pop(client, None)
         self._asking.pop(client, None)
 
     # -- by what it brings -----------------------------------------------------------------------
 
     def authenticate(self, credentials: Credentials, client: Client) -> str | None:
-        """Return the user that it is; "": none; None: it is told later."""
+        """Return the client's user; "": no user; None: the client is told later."""
         user, password, mechanism = credentials
         if mechanism == "EXTERNAL":
             user = self._certificate_user(client)
@@ -100,7 +101,7 @@ class ClientLogins:
         return user if login.backend else ""
 
     def _login_known(self, client: Client, login: Login, now: float) -> None:
-        """A server has said who it is."""
+        """Take a server's answer to a client's login."""
         verdict = self._judged.get(client)
         if verdict is None:
             return
@@ -111,7 +112,7 @@ class ClientLogins:
         self._on_work()
 
     def tell_due(self, now: float) -> None:
-        """Tell the verdicts that are due."""
+        """Send the verdicts that are due."""
         for client, verdict in list(self._judged.items()):
             login = verdict.login
             if login is None or verdict.due > now:
@@ -126,7 +127,7 @@ class ClientLogins:
             on_events(client, client.connection.logged_in(user, now, verdict.note))
 
     def _certificate_user(self, client: Client) -> str:
-        """Who a client is by its certificate; empty: nobody."""
+        """Return the user of a client's certificate; empty: no user."""
         encryption = client.encryption
         certificate = encryption.certificate if encryption is not None else None
         if certificate is None:
@@ -142,7 +143,7 @@ class ClientLogins:
     # -- by a server that is asked ---------------------------------------------------------------
 
     def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
-        """What it may do there, as whoever let it in says."""
+        """Return the client's rights there, according to the back end that let it in."""
         access, login = self._port.access, client.login
         if login.backend != HTTP or access.server is None:
             return Rights(access, user, vhost)
@@ -150,7 +151,7 @@ class ClientLogins:
         return AskedRights(access, user, vhost, access.server, origin, client.told)
 
     def ask(self, client: Client, questions: Collection[AuthQuestion]) -> None:
-        """Look again at what it keeps when a server has answered all of this."""
+        """Examine the client's kept events again when a server has answered all questions."""
         server = self._port.access.server
         assert server is not None
         self._asking[client] = set(questions)
@@ -159,7 +160,7 @@ class ClientLogins:
             server.ask(question, partial(self._answered, client, question))
 
     def _answered(self, client: Client, question: AuthQuestion, answer: Answer, _: float) -> None:
-        """What waits for it is looked at again when all that it takes is known."""
+        """Take an answer; examine the waiting events again once all their answers are known."""
         awaited = self._asking.get(client)
         if awaited is None:
             return  # it is gone
@@ -176,7 +177,7 @@ class ClientLogins:
         self._on_work()
 
     def login_by(self, client: Client, secret: str) -> Login | None:
-        """What would become of its login with this; None: it is asked, as by `ask`."""
+        """Judge a login with this secret; None: a server is being asked, as by `ask`."""
         user = client.connection.user
         found = self._port.access.login(user, secret, is_local=client.is_local)
         if isinstance(found, ToAsk):
