@@ -1,4 +1,4 @@
-"""Which member takes clients, where not all do: its role, and the rule by which it gets it.
+"""The roles of members where not all take clients, and the rules by which members get them.
 
 | question | answered by |
 | --- | --- |

@@ -1,10 +1,11 @@
-"""The role of one member where only one takes clients: when it has it, takes it and gives it up.
+"""The role of one member where only one takes clients: holding, taking and giving up the role.
 
 The state says which member is the active one, if any (`machine.active`); a member takes the role
-and gives it up by ordered commands of its own.  It takes it when nobody has it and its mode's rule
-says so (`by_ring`, `by_pair`), or when an operator asks for it.  In time as in the order there is
-at most one: a member that loses the role with its session has stopped to reply before another view
-can be (G7), and one that gives it up sends its clients away before it says so.
+and gives it up by ordered commands of its own. It takes a vacant role when its mode's rule says so
+(`by_ring`, `by_pair`), or when an operator asks for it. There is at most one active member, both in
+the order and in real time: a member that loses the role with its session stops replying before
+another view can form (G7), and one that gives the role up disconnects its clients before it
+announces this.
 Decisions: docs/decisions/0066-the-active-member-is-ordered.md and
 docs/decisions/0067-the-ring-promotes-unless-told-otherwise.md.
 """
@@ -26,8 +27,8 @@ from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
 AGAIN_S = 1.0
-"""How long a member waits before it orders the same again, in the same view: whatever it and the
-others believe, the role never goes around faster than that."""
+"""How long a member waits before it repeats the same order in the same view: whatever the members
+believe, the role never changes hands faster than that."""
 
 
 NO_PAIR = (
@@ -37,8 +38,8 @@ NO_PAIR = (
 
 
 class Standby(NamedTuple):
-    """Why clients are refused, empty: they are let in; and whether new ones wait instead: `briefly`
-    or, `holds`, for as long as they may take to log in."""
+    """Why clients are refused (empty: they are let in), and whether new ones wait instead:
+    `briefly`, or (`holds`) for as long as they may take to log in."""
 
     reason: str = ""
     briefly: bool = False
@@ -46,7 +47,7 @@ class Standby(NamedTuple):
 
 
 class Applied(Protocol):
-    """What has applied what was ordered."""
+    """The replica, which has applied the ordered commands."""
 
     @property
     def machine(self) -> State:
@@ -54,7 +55,7 @@ class Applied(Protocol):
 
 
 class Followed(Protocol):
-    """What is looked at of this member: its controller."""
+    """The parts of this member's controller that a role uses."""
 
     me: Member
     label: str
@@ -65,32 +66,32 @@ class Followed(Protocol):
 
     @property
     def replica(self) -> Applied:
-        """Return what holds the state."""
+        """Return the replica."""
 
     @property
     def transfer_donor(self) -> str:
-        """Return who gives this member its state; empty when nobody does."""
+        """Return the donor of this member's state; empty: there is no transfer."""
 
     def submit(self, commands: list[Command]) -> None:
-        """Put commands of this member's own into the order."""
+        """Order this member's own commands."""
 
     def flush(self) -> None:
-        """Give the ring what waits."""
+        """Hand all waiting commands to the ring."""
 
 
 class Clients(Protocol):
-    """The clients of this member, as far as its role reaches them."""
+    """The control that a role has over this member's clients."""
 
     def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
-        """Let in nobody but operators, and send the others away; empty: let clients in."""
+        """Let in only operators, and disconnect all others; empty: let clients in."""
 
 
 class Rule(Protocol):
-    """Who of those that may is to take the role: what the modes differ in."""
+    """Chooses the candidate that takes the role; each mode has its own rule."""
 
     @property
     def automatic(self) -> bool:
-        """Whether the members choose a new active one, and not an operator."""
+        """Whether the members, not an operator, choose a new active member."""
 
     @property
     def public_url(self) -> str:
@@ -106,32 +107,31 @@ class Rule(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether this member, in no primary view, is about to make one alone."""
+        """Whether this member has no primary view and is about to form one alone."""
 
     @property
     def steps_aside(self) -> bool:
-        """Whether this member, before it stops, has to order that another one goes on."""
+        """Whether this member, before it stops, has to order that another one takes over."""
 
     def follow(self, now: float) -> float | None:
-        """Look at what it goes by, and return in how many seconds to look again, if that is known
-        from this call on."""
+        """Examine the rule's inputs; return in how many seconds to call again, if this call fixes
+        that."""
 
     def takes_role(self, vacant_s: float) -> bool:
-        """Whether it is this member's turn to take the role, which nobody has had for so long."""
+        """Whether it is this member's turn to take a role that has been vacant for so long."""
 
     def for_clients(self, role: Role, url: str) -> Standby:
-        """What clients are told of a member that does not have the role; `url`: of the one that
-        has it."""
+        """Return the answer to clients of a member without the role; `url`: the active member's."""
 
     def force_passive(self, now: float) -> str:
-        """Have another member be active; return why that is refused, or nothing."""
+        """Have another member become active; return why that is refused; empty: it is not."""
 
     def status(self) -> Mapping[str, object]:
         """Return what the rule adds to the reply to `ha`."""
 
 
 def candidates(controller: Followed, drained: Collection[str]) -> list[str]:
-    """Who may take the role, in the order in which they do: voters first."""
+    """Return the members that may take the role, in order of precedence: voters first."""
     primary, voters = controller.primary, parse(controller.promise.voters).names
     level = primary.caught_up_names - primary.mark.without_data - set(drained)
     return sorted(level, key=lambda name: (name not in voters, name))
@@ -165,8 +165,8 @@ class ActivePassive:
     # -- followed --------------------------------------------------------------------------------
 
     def follow(self, now: float) -> float | None:
-        """Do what follows from what was applied, from the view, and from the time; return in how
-        many seconds to come again, where that is known from this call on."""
+        """React to the applied commands, the view and the time; return in how many seconds to call
+        again, if this call fixes that."""
         try:
             for role in way(self.role, self._role_now()):
                 self._note(f"role: {role.value}, was {self.role.value}")
@@ -214,8 +214,10 @@ class ActivePassive:
 
     @property
     def _gives_up(self) -> bool:
-        """Its clients are sent away, as it is drained; and another member may have taken over, from
-        when it ordered that until it has applied it."""
+        """Whether this member sends clients away: its rule does not want the role, it is drained,
+        or it ordered giving the role up, and another member may have it before this is applied
+        here.
+        """
         machine, me = self._machine(), self._controller.me.name
         if not self._rule.wants_role:
             return True
@@ -228,7 +230,7 @@ class ActivePassive:
             self._active = active
 
     def _expect_backups(self) -> None:
-        """Who becomes active waits with what it confirms for those that were ready before."""
+        """A new active member's confirms wait for the backups that were ready before."""
         controller, active = self._controller, self._machine().active
         me, backups = controller.me.name, controller.backups
         if backups is None or not controller.serving:
@@ -247,7 +249,7 @@ class ActivePassive:
         self._had_it = active == me
 
     def _take_or_give(self, now: float) -> None:
-        """Give the role up where this member is drained; take it where it is this one's turn."""
+        """Give the role up if this member is drained; take it if it is this member's turn."""
         machine = self._machine()
         if not self._has_it:
             self._gave_up = 0  # applied: it may take the role in this view again
@@ -264,7 +266,7 @@ class ActivePassive:
                 self._promote()
 
     def _may_ask(self, what: int, now: float) -> bool:
-        """Whether this member has not ordered the same a moment ago, in the same view."""
+        """Whether this member has not given the same order a moment ago in the same view."""
         epoch = self._machine().epoch
         before, at = self._asked.get(what, (0, 0.0))
         if before == epoch and now - at < AGAIN_S:
@@ -285,11 +287,11 @@ class ActivePassive:
 
     @property
     def steps_aside(self) -> bool:
-        """Whether this member, before it stops, has to order that another one goes on."""
+        """Whether this member, before it stops, has to order that another one takes over."""
         return self._rule.steps_aside
 
     def promote(self) -> str:
-        """Order that this member is the active one; return why that is refused, or nothing."""
+        """Order that this member becomes active; return why that is refused; empty: it is not."""
         active, me = self._machine().active, self._controller.me.name
         if self._rule.no_promotion:
             return self._rule.no_promotion
@@ -310,14 +312,14 @@ class ActivePassive:
         return ""
 
     def force_passive(self, now: float) -> str:
-        """Have the other one of a pair be active; return why that is refused, or nothing."""
+        """Have the peer in a pair become active; return why that is refused; empty: it is not."""
         refusal = self._rule.force_passive(now)
         if not refusal:
             self.follow(now)
         return refusal
 
     def status(self) -> dict[str, object]:
-        """Return the reply to `ha`: the role, as it is this moment, and those of the others."""
+        """Return the reply to `ha`: the present role of this member and of the others."""
         controller, primary = self._controller, self._controller.primary
         active = self._machine().active
         settled = primary.active or primary.left_out
@@ -343,7 +345,7 @@ class ActivePassive:
         }
 
     def _waited_for(self) -> dict[str, object]:
-        """For how long its confirms wait for the disks of all, and for whose they do not."""
+        """Return how long confirms wait for the disks of all members, and for whose they do not."""
         backups = self._controller.backups
         if backups is None:
             return {}
@@ -357,7 +359,7 @@ class ActivePassive:
         return self._rule.automatic and bool(candidates(self._controller, self._drained()))
 
     def _roles(self, mine: Role) -> dict[str, Role]:
-        """The members of the view and their roles, as far as this one knows them."""
+        """Return the members of the view with their roles, as far as this member knows them."""
         controller, primary = self._controller, self._controller.primary
         found = {controller.me.name: mine}
         for name in sorted(m.name for m in primary.members if m != controller.me):

@@ -1,9 +1,9 @@
 """The roles of one member of a pair: active or passive by its peer, its clients and the order.
 
-What is decided is in `pair_table`; here is what a member looks at for it, and what follows.  It
-takes the vote of the pair (`vsync.primary.component.Primary.take_vote`) only for a standing that is
-active, so never without a client with HAC, and never where its own state may be old.  Pure: the
-time is given.
+`pair_table` makes the decisions; this module gathers a member's inputs and acts on the result. A
+member takes the vote of the pair (`vsync.primary.component.Primary.take_vote`) only for an active
+standing: with HAC never without a client, and never while its own state may be old. Pure: the time
+is an argument.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from broker.roles.role_table import Role
 from vsync.quorum.voter_set import voter_set
 
 TURN_S = 0.25
-"""How long the second of a pair waits for the first one to take the role, where both may."""
+"""How long the second member waits for the first one to take the role, where both may."""
 QUIET_S = 10.0
 """How long the backup stays active alone without a client."""
 FORCED_S = 2.0
-"""How long one that was forced passive leaves the role to the other one."""
+"""How long a member that was forced passive leaves the role to its peer."""
 HEARD_S = 3.0
-"""How long the other one is waited for, at most, while the ring still hears it."""
+"""How long a member waits at most for its peer while the ring still hears it."""
 LOOK_S = 0.1
-"""How often that is looked at."""
+"""How often that is checked."""
 OF_PAIR = (
     "in a pair the members decide: to have this one be active, force the other one passive "
     "(qpid-ha passive). One that waits for a peer which is lost for good: stop it, run "
@@ -36,21 +36,21 @@ OF_PAIR = (
 
 
 class Clients(Protocol):
-    """The clients of this member, as a pair looks at them."""
+    """The facts about this member's clients that a pair uses."""
 
     @property
     def connected(self) -> bool:
-        """Whether a client is connected that is no operator's."""
+        """Whether a client other than an operator's is connected."""
 
     def watch(self, *, on: bool) -> None:
-        """From here on notice whether anything comes from a client; or no more."""
+        """Start or stop noticing input from clients."""
 
     def heard(self) -> bool:
-        """Whether anything came since."""
+        """Whether any input came since."""
 
 
 class ByPair:
-    """The rule at one member of a pair (`active_passive.Rule`): its standing says who."""
+    """The rule at one member of a pair (`active_passive.Rule`): its standing decides."""
 
     automatic = True
     public_url = ""
@@ -68,7 +68,7 @@ class ByPair:
         note: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        """`hears`: whether the ring has a frame of the member of this name from a moment ago."""
+        """`hears`: whether the ring received a frame from the member of this name a moment ago."""
         self.options, self._hears_member = options, hears
         self._controller, self._clients = controller, clients
         self._drained, self._stop, self._note, self._warn = drained, stop, note, warn
@@ -87,8 +87,8 @@ class ByPair:
     # -- followed --------------------------------------------------------------------------------
 
     def follow(self, now: float) -> float | None:
-        """Do what follows from the view, the order, the clients and the time; return in how many
-        seconds the other one will have been gone for long, or is to be listened for again."""
+        """React to the view, the order, the clients and the time; return in how many seconds the
+        peer will have been gone for long, or is to be listened for again."""
         self._look_again = None
         self._follow(now)
         return self._look_again
@@ -133,7 +133,7 @@ class ByPair:
             self._controller.flush()
 
     def _look_at_peer(self) -> Peer | None:
-        """What is seen of the other one; None while that is not settled."""
+        """Return the peer as this member sees it; None while that is not settled."""
         controller, primary = self._controller, self._controller.primary
         name = self.peer
         if primary.left_out:
@@ -149,7 +149,7 @@ class ByPair:
 
     @property
     def peer(self) -> str:
-        """The other one's name; empty while it is not known."""
+        """Return the peer's name; empty while it is not known."""
         me = self._controller.me.name
         names = sorted(voter_set(self._controller.promise.voters).votes.keys() - {me})
         return names[0] if names else self.options.peer
@@ -168,11 +168,11 @@ class ByPair:
             self._vacant_since = now
 
     def _is_about_to_meet(self, now: float) -> bool:
-        """Whether the other one is heard, though it is not in the view.
+        """Whether the peer is heard, though it is not in the view.
 
-        It is not gone: one of them stood still, each was given up by the other and formed a ring of
-        its own, and these are about to merge.  To go on alone now would be to give up what the
-        other one confirmed meanwhile, or to have both do it.
+        The peer is not gone: one member paused, each gave the other up and formed a ring of its
+        own, and the rings are about to merge. To go on alone now would discard what the peer
+        confirmed meanwhile, or have both members go on alone.
         """
         if self._gone_since is None or now - self._gone_since >= HEARD_S:
             return False
@@ -188,19 +188,19 @@ class ByPair:
 
     @property
     def _hears(self) -> bool:
-        """Whether there are clients to be served; a master/slave pair does not ask."""
+        """Whether there are clients to serve; a master/slave pair does not ask."""
         return self.options.mode != HAC or self._clients.heard()
 
     def _has_clients(self, now: float) -> bool:
-        """Whether a client is connected, or was a moment ago; the other one is gone."""
+        """Whether a client is connected, or was a moment ago; for when the peer is gone."""
         if self._peer is Peer.GONE and self._clients.connected:
             self._client_at = now
         return now - self._client_at < QUIET_S
 
     def _ends(self, seen: Seen) -> bool:
-        """Whether the slave ends, as the master is lost; pending it waits for the master.
+        """Whether the slave ends because the master is lost; a pending slave waits for the master.
 
-        So it does where it has the lead, unless it goes on by right: the master was stopped.
+        A slave that has the lead ends too, unless it goes on by right: the master was stopped.
         """
         follows = self.standing is Standing.PASSIVE or (
             self.standing is Standing.ACTIVE and not self._controller.primary.active
@@ -217,7 +217,7 @@ class ByPair:
         return self.options.slave_ends and self.options.seat == SLAVE
 
     def _holds_off(self, now: float) -> bool:
-        """Whether the role is left to the other one: an operator wants that, or it has its turn."""
+        """Whether the role is left to the peer: an operator wants that, or it is its turn."""
         if self._controller.me.name in self._drained():
             return True
         if self._peer is Peer.GONE:
@@ -234,7 +234,7 @@ class ByPair:
 
     @property
     def goes_on(self) -> bool:
-        """Whether this member lost the other one, and is about to go on alone."""
+        """Whether this member lost its peer, and is about to go on alone."""
         lost = self._controller.primary.lacks_its_peer and not self._is_to_end
         return self.wants_role and lost
 
@@ -242,20 +242,20 @@ class ByPair:
 
     @property
     def wants_role(self) -> bool:
-        """Whether this member is to have the role that the order gives."""
+        """Whether this member should have the ordered role."""
         return self.standing is Standing.ACTIVE
 
     def takes_role(self, _vacant_s: float) -> bool:
-        """Whether it is this member's turn: that is what its standing says."""
+        """Whether it is this member's turn, according to its standing."""
         return self.wants_role
 
     @property
     def steps_aside(self) -> bool:
-        """Whether the other one is to go on when this member stops: it has to be told first."""
+        """Whether the peer, which has to be told first, is to go on when this member stops."""
         return self.options.lets_the_other_lead
 
     def for_clients(self, _role: Role, url: str) -> Standby:
-        """What clients are told where this member does not take them; `url`: of the active one."""
+        """Return the answer to clients while this member takes none; `url`: the active member's."""
         who = f"member '{self._controller.me.name}' is {self.standing.value}"
         if self.standing is Standing.ACTIVE or self._peer is None:
             return Standby(f"{who}, and the view is changing", holds=True)
@@ -272,7 +272,7 @@ class ByPair:
     # -- for operators ---------------------------------------------------------------------------
 
     def force_passive(self, now: float) -> str:
-        """Have the other one be active; return why that is refused, or nothing."""
+        """Have the peer become active; return why that is refused; empty: it is not."""
         if self._peer is not Peer.PASSIVE or self.standing is not Standing.ACTIVE:
             seen = "unknown while the view changes" if self._peer is None else self._peer.value
             return (
@@ -284,7 +284,7 @@ class ByPair:
         return ""
 
     def _connections(self, name: str) -> int:
-        """How many connections a member has, by the state that both have."""
+        """Return a member's number of connections, by the replicated state."""
         machine = self._controller.replica.machine
         record = machine.sessions.get(name)
         return sum(
@@ -293,7 +293,7 @@ class ByPair:
 
     @property
     def _why(self) -> str:
-        """Why it stands so, and what it waits for where the other one is gone."""
+        """Return the reason for the standing, and what it waits for if the peer is gone."""
         if self._peer is not Peer.GONE or self.standing is Standing.ACTIVE:
             return self.reason
         primary, peer = self._controller.primary, self.peer or "the other one"
@@ -305,7 +305,7 @@ class ByPair:
         return f"{self.reason}; waits for a client" if self.options.mode == HAC else self.reason
 
     def status(self) -> dict[str, dict[str, str | bool | int]]:
-        """Return what is said of the pair."""
+        """Return the pair's part of the reply to `ha`."""
         pair: dict[str, str | bool | int] = {
             "mode": self.options.mode,
             "seat": self.options.seat,

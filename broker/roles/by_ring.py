@@ -12,11 +12,11 @@ from broker.roles.active_passive import NO_PAIR, Followed, Standby, candidates
 from broker.roles.role_table import Role
 
 STEP_S = 0.25
-"""How much longer each further candidate waits for the one before it to take the role."""
+"""How much longer each further candidate waits for the previous one to take the role."""
 
 
 class ByRing:
-    """The rule at one member (`active_passive.Rule`): the first that may takes the role."""
+    """The rule at one member (`active_passive.Rule`): the first candidate takes the role."""
 
     no_promotion = ""
     wants_role = True
@@ -32,23 +32,23 @@ class ByRing:
         self._controller, self._drained = controller, drained
 
     def follow(self, _now: float) -> None:
-        """Nothing but the view and the order is gone by."""
+        """Do nothing: this rule depends only on the view and the order."""
 
     def _candidates(self) -> list[str]:
         return candidates(self._controller, self._drained())
 
     def takes_role(self, vacant_s: float) -> bool:
-        """Whether it is this member's turn, of those that may take it."""
+        """Whether it is this member's turn among the candidates."""
         me, may = self._controller.me.name, self._candidates()
         return self.automatic and me in may and vacant_s >= may.index(me) * STEP_S
 
     def for_clients(self, role: Role, url: str) -> Standby:
-        """What clients are told of a backup."""
+        """Return a backup's answer to clients."""
         machine, primary = self._controller.replica.machine, self._controller.primary
         me = self._controller.me.name
         if not primary.active and not primary.left_out:
-            # Who was active may be who is gone: until the view stands, and this was called again,
-            # nobody is sent to it.
+            # The lost member may be the active one: until the view is settled, and this was called
+            # again, no client is sent to it.
             return Standby(f"member '{me}' is a backup, and the view is changing", briefly=True)
         if machine.active and machine.active != me:
             to = f"; connect to {where}" if (where := self.public_url or url) else ""
@@ -65,5 +65,5 @@ class ByRing:
         return NO_PAIR
 
     def status(self) -> dict[str, object]:
-        """Nothing besides what is said of every role."""
+        """Return nothing beyond the facts of every role."""
         return {}

@@ -1,4 +1,4 @@
-"""The one place where a member gets its role, by the mode that its options name."""
+"""Chooses the role object of a member by the mode in its options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Standalone:
     steps_aside = False
 
     def follow(self, _now: float) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
     def promote(self) -> str:
         """Refuse."""
@@ -48,7 +48,7 @@ class Standalone:
 
 
 Roles: TypeAlias = ActivePassive | Standalone
-"""With the same verbs, whatever the mode."""
+"""The roles of all modes, which have the same methods."""
 
 
 def roles_of(
@@ -62,7 +62,7 @@ def roles_of(
     stop: Callable[[Exit, str], None],
     clock: Callable[[], float],
 ) -> Roles:
-    """Return the role of this member, not followed yet."""
+    """Return the role of this member, on which `follow` was not called yet."""
     mode = options.mode
     if mode is None or isinstance(mode, SharedStoreOptions):
         return Standalone()

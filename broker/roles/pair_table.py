@@ -1,13 +1,13 @@
-"""The standing of one of a pair: pending, active or passive, and what moves it, as a table.
+"""The standing of a pair's member (pending, active or passive) and its transitions, as a table.
 
 `ROWS` are the transitions of OpenAMQ's HAC (its manual, 3.4.3 and 3.4.4) and of ActiveMQ's pure
 master/slave.  Pure: a member looks at its peer and at its clients, and gets the row that applies.
-What a row asks for is carried out by `broker.roles.by_pair`: to be active is to have the role
-that the order gives (one at a time in a primary view), and, where the peer is gone, to hold the
-vote of the pair, which a member can take only if its state is surely the newest.
+`broker.roles.by_pair` carries out the row. To be active is to have the ordered role (one member at
+a time in a primary view), and, if the peer is gone, to hold the vote of the pair, which a member
+can take only if its state is surely the newest.
 
-Rows that the manuals do not have are marked *ours*: the peer of a member that starts may be active
-already; a member that went on alone and was restarted knows from its own record that it did.
+Rows that are not in the manuals are marked *ours*: the peer of a starting member may be active
+already; a member that went on alone and was restarted knows this from its own record.
 Decision: docs/decisions/0077-a-pair-has-a-vote-that-is-no-machines.md.
 """
 
@@ -20,7 +20,7 @@ from broker.options.modes.pair import BACKUP, MASTER, PRIMARY, SLAVE
 
 
 class Standing(Enum):
-    """What one of a pair is.  The values are those of the manual, and an interface."""
+    """The standing of a pair's member. The values are those of the manual, and an interface."""
 
     PENDING = "pending"  # started, and waits for its peer
     ACTIVE = "active"  # takes clients
@@ -28,7 +28,7 @@ class Standing(Enum):
 
 
 class Peer(Enum):
-    """What a member sees of the other one."""
+    """The state of the peer, as a member sees it."""
 
     GONE = "gone"
     PENDING = "pending"
@@ -37,11 +37,11 @@ class Peer(Enum):
 
 
 class Seen(NamedTuple):
-    """What a member sees.
+    """The observations of a member, on which its standing depends.
 
-    `clients`: something was heard from a client since the peer was gone.  `connected`: a client is
-    connected.  `may_lead`: with the peer gone, whether this member could go on alone.  `gone_long`:
-    the peer has been gone for as long as it may be.
+    `clients`: something was heard from a client since the peer was gone. `connected`: a client is
+    connected. `may_lead`: with the peer gone, whether this member could go on alone. `gone_long`:
+    the peer has been gone for the longest allowed time.
     """
 
     peer: Peer
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 
 class Row(NamedTuple):
-    """From a standing, with a peer like these, to the next; `needs`: what must be seen besides."""
+    """A transition from a standing, with such a peer, to the next; `needs`: a further condition."""
 
     seat: str
     standing: Standing
@@ -97,7 +97,7 @@ ROWS: tuple[Row, ...] = (
 def row_for(seat: str, standing: Standing, seen: Seen) -> Row | None:
     """Return the row that applies; None: nothing changes.
 
-    With its peer gone a member becomes active only where it may go on alone, whatever it sees.
+    If its peer is gone, a member becomes active only where it may go on alone, whatever it sees.
     """
     met = {
         NOTHING: True, CLIENT: seen.clients, NO_CLIENT: not seen.connected,
