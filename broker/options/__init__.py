@@ -1,1 +1,1 @@
-"""What an operator may set, read and validated before anything is opened."""
+"""The options that an operator may set, read and validated before anything is opened."""

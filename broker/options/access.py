@@ -1,4 +1,4 @@
-"""The options of logins: where users are looked for, and who may come how."""
+"""The options of logins: where users are looked up, and which logins are allowed."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ class HttpAuthOptions(NamedTuple):
     """The server that is asked about users."""
 
     urls: Mapping[str, str]
-    """What is asked where: about user, vhost, resource, topic."""
+    """The URL for each kind of question: user, vhost, resource, topic."""
     method: str
     """One of METHODS."""
     ca: Path | None
-    """PEM: who may have signed the server's certificate; None: those whom this machine trusts."""
+    """PEM: the authorities for the server's certificate; None: those that this machine trusts."""
     cache_s: int
-    """How long what it allowed is kept; 0: it is asked each time."""
+    """How long the server's permission is kept; 0: the server is asked each time."""
 
 
 class AccessOptions(NamedTuple):
     """How clients of this member log in."""
 
     loopback_users: frozenset[str] = frozenset(("guest",))
-    """Who may log in from this machine only."""
+    """The users that may log in from this machine only."""
     cert_login_from: str = SOURCES[0]
-    """Which name of a verified certificate is the user, with EXTERNAL: one of SOURCES."""
+    """The name in a verified certificate that is the user, with EXTERNAL: one of SOURCES."""
     anonymous_user: str = ""
-    """Who clients are that name nobody, with ANONYMOUS; empty: they are refused."""
+    """The user of clients that name none, with ANONYMOUS; empty: they are refused."""
     backends: tuple[str, ...] = ("internal",)
-    """Where users are looked for, in this order: some of BACKENDS."""
+    """The back ends where users are looked up, in this order: some of BACKENDS."""
     user_file: Path | None = None
     """The users of the back end `file`."""
     acl_file: Path | None = None

@@ -1,4 +1,4 @@
-"""Addresses as options have them: of the ring's sockets, and URLs of client ports."""
+"""Addresses in options: of the ring's sockets, and URLs of client ports."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from broker.options.values import OptionError
 RING_PORT_OFFSET = 20_000
 """The ring listens this far above the client port unless --cluster-bind says otherwise."""
 WILDCARDS = ("0.0.0.0", "::")
-"""Interfaces that are all of a machine's."""
+"""The addresses that stand for all interfaces of a machine."""
 
 
 class Address(NamedTuple):
-    """Where something listens.  Prints as it is typed, with IPv6 hosts in brackets."""
+    """A host and a port to listen on. Prints as it is typed, with IPv6 hosts in brackets."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ def ring_addresses(text: str, interface: str, port: int) -> tuple[Address, ...]:
 
 
 def ring_address(client: Address) -> Address:
-    """Where the ring of a member listens whose clients connect there, unless it says otherwise."""
+    """Return the default ring address of the member with this client address."""
     if client.port == 0:
         return client
     above = client.port + RING_PORT_OFFSET
@@ -69,8 +69,8 @@ def ring_address(client: Address) -> Address:
 def own_url(
     interface: str, binds: Iterable[Address], port: int | None, tls: TlsOptions | None
 ) -> str:
-    """Where clients connect, without and with TLS: at the interface, or where it is all of them, at
-    the hosts of the ring."""
+    """Return where clients connect, without and with TLS: at the interface, or, if that is all of
+    them, at the hosts of the ring."""
     hosts = [one.host for one in binds] if interface in WILDCARDS else [interface]
     ports = (("tcp", port), ("ssl", tls.port if tls else None))
     return "amqp:" + ",".join(
@@ -82,7 +82,7 @@ def own_url(
 
 
 def shown(option: str, url: str) -> str:
-    """An address as it is told to others, whole."""
+    """Return an address in the complete form that others are told."""
     parts = (f"{scheme}:{address}" for scheme, address in url_addresses(option, url))
     return "amqp:" + ",".join(parts)
 
@@ -90,8 +90,8 @@ def shown(option: str, url: str) -> str:
 def url_addresses(option: str, text: str) -> list[tuple[str, Address]]:
     """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:|ssl:]HOST[:PORT]`.
 
-    User and password are not passed on: whoever is shown the address has to be known here by its
-    own.  No part of what is wrong is quoted from before the `@`.
+    User and password are dropped: those who are shown the address have to log in with their own.
+    Error messages quote nothing from before the `@`.
     """
     rest = text.removeprefix("amqp:").removeprefix("//")
     credentials, at, addresses = rest.rpartition("@")

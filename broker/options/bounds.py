@@ -1,4 +1,4 @@
-"""The options of how far a member's clock, disk and memory may go before it is noticed."""
+"""The options that bound a member's clock, disk and memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULTS = defaults_of(OPTIONS)
 
 
 class Bounds(NamedTuple):
-    """What an operator allows of a member's own machine (`broker.watchdogs.watchdogs`)."""
+    """The operator's bounds for a member's own machine (`broker.watchdogs.watchdogs`)."""
 
     clock_s: float
     lag_s: float
@@ -42,7 +42,7 @@ class Bounds(NamedTuple):
     memory: int | float
     """Bytes, or a share of the memory that this process may hold; 0: never an alarm."""
     page_memory: int
-    """Bytes of messages that wait in memory, before more of them wait on disk; 0: never there."""
+    """Bytes of waiting messages in memory, before more of them wait on disk; 0: never on disk."""
 
 
 def _page_memory(text: str) -> int:

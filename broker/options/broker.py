@@ -1,10 +1,10 @@
 """The options of one broker, validated into one record.
 
 Values arrive as text under their long option names, from the command line, the environment or an
-option file; this module does not know which.  Either every value is good and `broker_options`
+option file; this module does not know which. Either every value is good and `broker_options`
 returns a complete `BrokerOptions`, or it raises one `OptionError` that names the option at fault.
-Nothing here touches the disk or the network: what only they can tell, `broker.process.server.run`
-reports.
+Nothing here touches the disk or the network: `broker.process.server.run` reports faults that only
+they reveal.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ DATA_DIR_FORGOTTEN = (
 
 
 Mode: TypeAlias = ActivePassiveOptions | PairOptions | SharedStoreOptions
-"""Of a cluster, a pair (with a vote that is no machine's), or a store that this broker leads or
-waits for: its data directory is in there then."""
+"""A cluster's, a pair's (with a vote that is no machine's), or that of a shared store, which this
+broker leads or waits for: its data directory is in there then."""
 
 
 class OptionTexts(dict[str, str]):
-    """Options as they were given, of which a log shows none: there are secrets among them."""
+    """Options as they were given, never shown in a log because some are secrets."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} options>"
@@ -106,7 +106,7 @@ class OptionTexts(dict[str, str]):
 
 @record
 class BrokerOptions:
-    """The options of one broker.  Built whole by `broker_options`, then only read."""
+    """The options of one broker. Built whole by `broker_options`, then only read."""
 
     cluster_name: str
     """Empty: a stand-alone broker, that is, a cluster of one."""
@@ -121,14 +121,14 @@ class BrokerOptions:
     beacon_port: int
     """Its port; 0: the usual one."""
     cluster_url: str
-    """This broker's client address, as members and tools are given it: `amqp:tcp:HOST:PORT,...`."""
+    """This broker's client address for members and tools: `amqp:tcp:HOST:PORT,...`."""
     port: int | None
     """Where clients and management tools connect; 0 = any free port, logged at start; None: they
     connect over TLS only."""
     tls: TlsOptions | None
     """Where clients connect over TLS, and how; None: nowhere."""
     clients: ClientLimits
-    """What clients may take."""
+    """The limits for clients."""
     interface: str
     """The address that the client listener binds."""
     data_dir: Path | None
@@ -138,13 +138,13 @@ class BrokerOptions:
     log: LogOptions
     """How much is logged, where, and in which form."""
     watchdog_s: int
-    """A process whose event loop stands still for so long is ended; 0: never."""
+    """A process whose event loop is stuck for this many seconds is ended; 0: never."""
     scrub_rate: int
     """How many messages at rest are read again a second; 0: none, and nothing on disk either."""
     access: AccessOptions
     """How clients log in."""
     backups: BackupPolicy
-    """Which stores that were set aside stay."""
+    """Which stores that were set aside are kept."""
     management: ManagementOptions
     """Where the management API listens, if anywhere."""
     memberlog: MemberlogOptions
@@ -160,11 +160,11 @@ class BrokerOptions:
     mode: Mode | None
     """How only one of several brokers takes clients; None: all members do."""
     settings: tuple[tuple[str, str, bool], ...]
-    """What is compared with the other members' (`vsync.primary.settings`)."""
+    """The settings compared with the other members' (`vsync.primary.settings`)."""
     security: SecurityOptions
     """How members prove to each other who they are."""
     text: OptionTexts
-    """What the options were read from, defaults filled in."""
+    """The text that the options were read from, defaults filled in."""
     cluster_bind_also: tuple[Address, ...] = ()
     """Addresses of the ring's socket on further networks; every frame goes over all of them."""
 
@@ -175,7 +175,7 @@ class BrokerOptions:
 
     @property
     def clustered(self) -> bool:
-        """Whether this broker is to find other members at all."""
+        """Whether this broker looks for other members at all."""
         return bool(self.cluster_name) and self.shared_store is None
 
     @property
@@ -283,7 +283,7 @@ def _pair(text: Mapping[str, str], bind: Address, size: int) -> PairOptions | No
 
 
 def _with_peer(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Add what follows from being one of a pair: how many members there are, and where."""
+    """Add the options that follow from a pair: the number of members, and their addresses."""
     is_one = given.get("hac") or given.get("master-slave")
     if not is_one or not given.get("cluster-name") or given.get("shared-store"):
         return given
@@ -302,7 +302,7 @@ def _with_peer(given: Mapping[str, str]) -> Mapping[str, str]:
 
 def _with_ring(given: Mapping[str, str]) -> Mapping[str, str]:
     """Add the members of an active-passive cluster, by the addresses of their client ports, and
-    what they show each other."""
+    their credentials for each other."""
     for name in given:
         if name not in DEFAULTS:
             raise OptionError(name, "there is no such option")
@@ -338,7 +338,7 @@ def _look_for_own(own: Address, nodes: Collection[Address], *, derived: bool) ->
 
 
 def _may_be(own: Address, listed: Address) -> bool:
-    """Whether this member may be meant: of a name nothing is known here but itself."""
+    """Whether a listed address may be this member's: a host name may stand for any address."""
     if own.host in WILDCARDS or not (is_ip(own.host) and is_ip(listed.host)):
         return own.port == listed.port
     return own == listed

@@ -1,6 +1,6 @@
-"""The options of the ports that clients connect to: TLS, and what clients may take.
+"""The options of the ports that clients connect to: TLS, and limits for clients.
 
-The names of limits are Qpid's where it has them.  Nothing here touches the disk: certificates are
+The names of limits are Qpid's where it has them. Nothing here touches the disk: certificates are
 read by `broker.listener.tls`.
 """
 
@@ -67,7 +67,7 @@ class TlsOptions(NamedTuple):
     key: Path
     """PEM; may be the file of the certificate."""
     ca: Path | None
-    """PEM: who may have signed a client's certificate."""
+    """PEM: the authorities for clients' certificates."""
     verify: str
     """One of VERIFY: no certificate is asked for; one that is given must be good; one is needed."""
 
@@ -103,20 +103,20 @@ def _path(text: str) -> Path:
 
 
 class ClientLimits(NamedTuple):
-    """What clients may take of this member."""
+    """The limits for clients of this member."""
 
     connections: int | None = None
-    """At one time; None: what the open files of this process allow."""
+    """Open at one time; None: as many as the open files of this process allow."""
     per_address: int = 0
-    """Of one address; 0: no limit of its own."""
+    """Open from one address; 0: no separate limit."""
     negotiating: int = 1000
-    """Of those that are not open yet (TLS, login), of which one address may have half."""
+    """Connections that are not open yet (TLS, login); one address may have half of them."""
     negotiate_s: float = 10.0
     """From the accepted socket to an open connection."""
     message_bytes: int = 128 << 20
-    """Of the body of one message."""
+    """The largest body of one message."""
     consumer_timeout_s: float = 1800.0
-    """How long a consumer may hold a delivery, where its queue does not say; 0: for ever."""
+    """How long a consumer may hold a delivery if its queue does not say; 0: for ever."""
     heartbeat_s: int = 60
     """Suggested to clients, which may agree on another interval; 0: none."""
 

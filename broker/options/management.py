@@ -38,7 +38,7 @@ class ManagementOptions(NamedTuple):
     port: int | None
     """0: any free one, logged at start.  None: there is no API."""
     chosen: bool
-    """By the operator: then a port that is taken ends the start; else it is only a warning."""
+    """Whether the operator chose the port: then a taken port ends the start, else it only warns."""
     definitions: Path | None
     """Loaded once this member serves, before the API reports ready."""
     tls_port: int | None

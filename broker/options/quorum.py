@@ -1,7 +1,7 @@
-"""The options about the voters and their votes: read, and refused when they cannot be safe.
+"""The options of voters and their votes: read, and refused when they cannot be safe.
 
-The names are corosync's (votequorum) where it has them.  They become the voter set of a new
-cluster; a cluster that exists keeps its own, and refuses a member whose options contradict it.
+The names are corosync's (votequorum) where it has them. The options become the voter set of a new
+cluster; an existing cluster keeps its own, and refuses a member whose options contradict it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DEFAULTS = defaults_of(OPTIONS)
 def read_quorum_options(text: Mapping[str, str], size: int, pair: str = "") -> Terms:
     """Return the terms that the options request for a new cluster with `size` data members.
 
-    `pair`: of two members that are a pair, the one whose history is kept if both went on alone.
+    `pair`: the member of a pair whose history is kept if both went on alone.
     """
     votes = _votes(text["cluster-votes"])
     expected = text["cluster-expected-votes"]

@@ -1,4 +1,4 @@
-"""The options of what stays on disk for later: stores that were set aside, and the member log.
+"""The retention options: for stores that were set aside, and for the member log.
 
 Nothing here touches the disk.
 """
@@ -41,14 +41,14 @@ _KEEP_BYTES_MIN = 1 << 20
 
 
 class BackupPolicy(NamedTuple):
-    """Which stores that were set aside stay; those that may be the only copy stay in any case."""
+    """Which stores that were set aside are kept; a possible only copy is always kept."""
 
     keep: int = 3
-    """So many of the newest; 0: all, whatever the other limits are."""
+    """The number of newest stores that are kept; 0: all, whatever the other limits are."""
     keep_s: int = 7 * 86_400
-    """And those that were written since."""
+    """The age in seconds up to which stores are also kept."""
     keep_bytes: int | float = 0.2
-    """But together no more, or no larger a share of the file system; 0: without a limit."""
+    """The most bytes, or share of the file system, for all of them together; 0: no limit."""
 
 
 def read_backup_options(text: Mapping[str, str]) -> BackupPolicy:
@@ -70,7 +70,7 @@ class Policy(NamedTuple):
 
 
 class MemberlogOptions(NamedTuple):
-    """How the member log is cut and kept."""
+    """How the member log is split into segments and kept."""
 
     segment_bytes: int
     segment_us: int

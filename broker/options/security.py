@@ -1,8 +1,8 @@
 """The options of authentication on the ring: `--cluster-mechanism` and those that go with it.
 
-The mechanism follows from what was given: keys mean CURVE, a user name means PLAIN.  Where nothing
-was given, a ring that only this machine can reach is open, and any other is refused: a ring that is
-open to a network has to be requested, as ANONYMOUS.  Nothing here touches the disk.
+The mechanism follows from the given options: keys mean CURVE, a user name means PLAIN. Without any,
+a ring that only this machine can reach is open, and any other is refused: a ring open to a network
+has to be requested, as ANONYMOUS. Nothing here touches the disk.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _implied(text: Mapping[str, str], host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what is bound to `host`."""
+    """Whether a socket bound to `host` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -119,7 +119,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_ip(host: str) -> bool:
-    """Whether it is an address, and no name."""
+    """Whether `host` is an address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

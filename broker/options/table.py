@@ -1,9 +1,9 @@
-"""All options of a broker in one table, and which of them members compare.
+"""The table of all options of a broker, and of those that members compare.
 
-What should be equal travels in each member's state report, beside numbers of the release that must
-be (`vsync/primary/settings.py`).  So do `REPORTED` options that must be equal; the others of that
-kind have checks of their own, which name both values: hellos, keys, the voter set, the stores.
-Passwords do not travel.
+Options that should be equal travel in each member's state report, beside numbers of the release
+that must be equal (`vsync/primary/settings.py`). So do the `REPORTED` options, which must be equal;
+the other options that must be equal have checks of their own, which name both values: hellos, keys,
+the voter set, the stores. Passwords do not travel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an option is; its text into a value; the error that every refusal of an option is."""
+"""The definition of an option, the parsing of its text, and the error for refused options."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ class Kind(Enum):
 
 
 class Option(NamedTuple):
-    """One option of a broker, all that is said of it before its value is read."""
+    """One option of a broker: everything known before its value is read."""
 
     default: str
     placeholder: str
-    """Of its value; in brackets: the value may be left out, and is yes then."""
+    """The placeholder of its value; in brackets: the value may be left out, and then is yes."""
     help: str
     kind: Kind = Kind.OWN
 
 
 def defaults_of(options: Mapping[str, Option]) -> dict[str, str]:
-    """Return the text that each option has where none is given."""
+    """Return the default text of each option."""
     return {name: option.default for name, option in options.items()}
 
 
 SECRET_OPTIONS = frozenset(("cluster-password", "ha-password", "shared-store-lock"))
-"""Options whose values are shown to nobody."""
+"""Options whose values are never shown."""
 
 
 _PASSWORD = re.compile(r"(?<=//)([^/@:?]*):.*(?=@)")
-"""Up to the last @: what is not percent-encoded as it should be is not to be seen, either."""
+"""Up to the last @, to hide also a password that is not percent-encoded as it should be."""
 _PASSWORD_PARAMETER = re.compile(r"([?&][^=&]*(?:passw|%)[^=&]*=).*", re.IGNORECASE)
-"""With all behind it: an & may be part of the password."""
+"""With everything after it, as an & may be part of the password."""
 
 
 def has_password(option: str, text: str) -> bool:
-    """Whether this value is a password, or a URL that has one in it."""
+    """Whether this value is a password, or a URL that contains one."""
     if option == "shared-store-lock":
         return without_password(text) != text
     return option in SECRET_OPTIONS
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown."""
+    """Return a URL in a form that may be shown."""
     return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***", url))
 
 
@@ -106,8 +106,8 @@ def size(option: str, text: str, low: int, high: int) -> int:
 
 
 def _ambiguous(text: str) -> str:
-    """Why a single letter is no unit, where `text` ends with one: RabbitMQ took 70M for 2^20 each
-    until 3.13, and takes it for 10^6 since."""
+    """Return why a single letter at the end of `text` is no unit: RabbitMQ read 70M in units of
+    2^20 until 3.13, and reads it in units of 10^6 since."""
     match = _LETTER.fullmatch(text)
     if match is None:
         return ""
@@ -116,7 +116,7 @@ def _ambiguous(text: str) -> str:
 
 
 def yes(option: str, text: str) -> bool:
-    """Whether it is yes; anything but yes and no is refused."""
+    """Whether the text is yes; anything but yes and no is refused."""
     if text.lower() not in ("yes", "no"):
         raise OptionError(option, f"'{text}' is neither yes nor no")
     return text.lower() == "yes"

@@ -1,1 +1,1 @@
-"""The options of modes in which one broker serves clients and others stand by."""
+"""Options of the modes in which one broker serves clients and the others stand by."""

@@ -1,8 +1,8 @@
 """The options of active-passive clusters, by the names of Qpid's HA module.
 
-Members replicate as ever; only the active one takes ordinary clients.  What the ring makes needless
-is either taken and has no effect, because a configuration that has it asks for nothing that is not
-given, or refused with what to use in its place.
+Members replicate as in any cluster; only the active one takes ordinary clients. An option that the
+ring makes needless is either accepted without effect, if everything it asks for holds anyway, or
+refused with the option to use instead.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ NO_EFFECT: Mapping[str, str] = {
     "link-heartbeat-interval": "the ring sees within a second that a member is lost",
     "link-maintenance-interval": "the ring finds a member that is back by itself",
 }
-"""Options that are taken, and why they change nothing."""
+"""Options that are accepted, and why they change nothing."""
 STANDS_FOR: Mapping[str, str] = {
     "ha-username": "cluster-username",
     "ha-password": "cluster-password",
     "ha-mechanism": "cluster-mechanism",
 }
-"""Members prove who they are on the ring, not over AMQP: where nothing is said of the ring, what a
-backup was to show to the primary is what each member shows to the others."""
+"""Members authenticate on the ring, not over AMQP: unless the ring has options of its own, a
+backup's credentials for the primary are each member's credentials for the others."""
 OF_RING = (*STANDS_FOR.values(), "cluster-key", "cluster-allow")
 LEVELS = ("none", "configuration", "all")
-"""What Qpid replicates of an object.  Each is taken, as each asks for no more than is given."""
+"""Qpid's levels of replication. Each is accepted, as none asks for more than members always do."""
 MECHANISMS = ("PLAIN", "ANONYMOUS")
 NOT_LISTED = (
     "as ring addresses (each port + 20000) it lists {0}, and this member's, {1}, is not among "
@@ -80,13 +80,13 @@ class ActivePassiveOptions:
     """How one member of an active-passive cluster takes part."""
 
     automatic: bool
-    """Whether the ring chooses a new active member, and not an operator."""
+    """Whether the ring, not an operator, chooses a new active member."""
     public_url: str
     """Where clients are sent; empty: to the active member."""
     needless: tuple[str, ...]
     """Sentences about options that were given and have no effect."""
     backup_timeout_s: float = 0.0
-    """For how long confirms wait for the disks of all members; 0: for those of a majority."""
+    """How long confirms wait for the disks of all members; 0: only for those of a majority."""
 
 
 def read_active_passive(text: Mapping[str, str], public_url: str) -> ActivePassiveOptions | None:
@@ -138,7 +138,7 @@ def read_active_passive(text: Mapping[str, str], public_url: str) -> ActivePassi
 
 
 def _seconds(option: str, text: str) -> float:
-    """Read a time as Qpid's options have it; nothing: 0."""
+    """Read a time in the form of Qpid's options; empty: 0."""
     found = _SECONDS.fullmatch(text or "0")
     if found is None:
         raise OptionError(option, f"'{text}' is no number of seconds (10, 0.5, 100ms)")
@@ -146,7 +146,7 @@ def _seconds(option: str, text: str) -> float:
 
 
 def ring_credentials(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what the ring is told by Qpid's names for it, unless it is told anything itself."""
+    """Return the ring's credentials from Qpid's options, unless the ring's own are given."""
     if any(map(given.get, OF_RING)):
         return {}
     return {of_ring: given[option] for option, of_ring in STANDS_FOR.items() if given.get(option)}

@@ -1,8 +1,8 @@
 """The options of a pair, as OpenAMQ's HAC or ActiveMQ's pure master/slave.
 
 A pair is a cluster of two voters and one vote that is no machine's (`vsync.quorum.voter_set`), in
-which one member takes clients.  Who takes the vote when the other one is lost is what the two modes
-differ in: with HAC a member that sees clients, with master/slave either, or, with
+which one member takes clients. The two modes differ in which member takes the vote when its peer is
+lost: with HAC a member that sees clients, with master/slave either, or, with
 `--shutdown-on-master-failure yes`, the master only.
 """
 
@@ -56,32 +56,32 @@ class PairOptions(NamedTuple):
     seat: str
     """`primary` or `backup`; `master` or `slave`."""
     peer: str
-    """The other one's ring address; empty: it is not known yet, and comes by itself."""
+    """The peer's ring address; empty: not known yet, the peer will connect by itself."""
     kept: str
-    """Whose history is kept if both went on alone: the backup's, the master's."""
+    """The seat whose history is kept if both went on alone: the backup's, the master's."""
     slave_ends: bool = False
     """Whether the slave ends when the master is lost."""
     timeout_s: float = 0.0
-    """How long the master must be lost before."""
+    """How long the master must be lost before the slave acts."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this member takes clients where both are there and none does."""
+        """Whether this member takes clients if both are present and neither is active."""
         return self.seat in (PRIMARY, MASTER)
 
     @property
     def lets_the_other_lead(self) -> bool:
-        """Whether the other one is to go on when this member stops in order."""
+        """Whether the peer goes on when this member stops in order."""
         return not (self.slave_ends and self.seat == MASTER)
 
     @property
     def settings(self) -> tuple[tuple[str, str, bool], ...]:
-        """What must be equal at both (`vsync.primary.settings`)."""
+        """Return the settings that must be equal at both members (`vsync.primary.settings`)."""
         return (("pair-mode", self.mode + ("; slave ends" if self.slave_ends else ""), True),)
 
 
 def peer_text(given: Mapping[str, str]) -> tuple[str, str]:
-    """Return the option that names the other member, and its text; empty where none does."""
+    """Return the option that names the peer, and its text; empty if none does."""
     name = next((name for name in ("hac-peer", "master-connector") if given.get(name)), "")
     return name, given.get(name, "").strip()
 

@@ -1,6 +1,6 @@
-"""The options of a store that several brokers share, as ActiveMQ's: one leads, without a ring.
+"""The options of a store shared by several brokers, as with ActiveMQ: one leads, without a ring.
 
-The lease on it is in files of its directory, or in a row of a database.
+The lease on the store is in files of its directory, or in a row of a database.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _INSTALL = "pip install 'qpid-cluster-py[postgresql]'"
 _USER = re.compile(r"\w+://[^@/]*@", re.ASCII)
 """As libpq takes it from a URL."""
 _QUOTED = re.compile(r'"([^"]*)"')
-"""What libpq quotes of a URL may be of its password."""
+"""Texts that libpq quotes from a URL may be part of its password."""
 
 
 @record
@@ -58,7 +58,7 @@ class DatabaseLock:
     shown: str
     """For people: without a password."""
     file: Path | None = None
-    """Of SQLite; None: it is PostgreSQL."""
+    """The file of SQLite; None: the database is PostgreSQL."""
 
 
 class SharedStoreOptions(NamedTuple):
