@@ -1,6 +1,6 @@
-"""A thread for file work that no turn waits for: evidence, watching the store's files.
+"""A thread for file work that the loop never waits for: evidence, watching the store's files.
 
-Started with the member, so that a machine without memory for a new thread still stops in order.
+It starts with the member, so that a machine without memory for a new thread still stops in order.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ Work: TypeAlias = Callable[[], object]
 
 
 class FileThread:
-    """Does its pieces of work one after the other, in order."""
+    """Runs pieces of work one at a time, in the order given."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_failed: Callable[[Exception], object]
     ) -> None:
-        """`on_failed` gets, on the loop, the exception of a piece of work; the next one runs
-        anyway."""
+        """`on_failed` is called on the loop with the exception of a failed piece of work; the next
+        one runs anyway."""
         self._loop, self._on_failed = loop, on_failed
         self._queue: queue.SimpleQueue[Work] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="files", daemon=True).start()
 
     def do(self, work: Work) -> None:
-        """Schedule it."""
+        """Schedule one piece of work."""
         self._queue.put(work)
 
     async def settled(self, patience_s: float) -> bool:
-        """Wait until everything is done; False: the disk does not answer."""
+        """Wait until all work is done; False: the disk does not answer."""
         done = asyncio.Event()
         self.do(lambda: done.set)
         with contextlib.suppress(TimeoutError):

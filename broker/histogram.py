@@ -1,4 +1,4 @@
-"""A histogram of durations: how many took up to each bound, and quantiles of the latest ones."""
+"""A histogram of durations: counts up to each bound, and quantiles of the latest durations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATEST = 1000
 
 
 class Histogram:
-    """Counts of durations in seconds; the last count is of those above all bounds."""
+    """Counts of durations in seconds; the last count is for durations above all bounds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
@@ -27,7 +27,7 @@ class Histogram:
         self._latest.append(seconds)
 
     def quantile(self, share: float) -> float:
-        """Return the duration that this share of the latest ones did not exceed; 0 before the
-        first."""
+        """Return the duration that this share of the latest durations did not exceed; 0 before
+        the first."""
         latest = sorted(self._latest)
         return latest[min(int(share * len(latest)), len(latest) - 1)] if latest else 0.0

@@ -1,6 +1,6 @@
-"""A rate-limited log: a limited number of lines of each kind in a while, then only their count.
+"""A rate-limited log: a limited number of lines of each kind per window, then only their count.
 
-Clients that connect can cause lines, a thousand a second if they want to, and so fill a disk.
+Without a limit, clients that connect a thousand times a second could fill the disk with log lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The release of this broker: shown to operators, and named by quarantined commands."""
+"""The release of this broker, shown to operators and recorded with quarantined commands."""
 
 from __future__ import annotations
 
