@@ -1,1 +1,1 @@
-"""Checks of clients' histories against the members' logs."""
+"""Checks clients' histories against the members' logs."""

@@ -1,7 +1,7 @@
 """G20: each confirmed message has one end in each queue; also counts the ends, for people.
 
-Of publishes with the same body and number, as many count as were confirmed: the earliest to enter a
-queue first.
+If publishes have the same body and number, as many of them count as were confirmed, in the order in
+which they entered a queue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class PublishOutcomes(NamedTuple):
     """How many publishes were confirmed, and how their copies in queues have ended."""
 
     told: int  # confirmed, according to clients
-    confirmed: int  # those of them that are found
+    confirmed: int  # the part of them found in the logs
     ends: dict[str, int]  # by END_STATES; one publish may have entered several queues
 
     def __str__(self) -> str:

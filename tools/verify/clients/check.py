@@ -1,4 +1,4 @@
-"""LOG, G8, G9, G11, G20: what clients were told is in the canonical history of the members.
+"""LOG, G8, G9, G11, G20: the members' canonical history has everything that clients were told.
 
 Clients and members identify a message by the hash of its body, and a publish also by its number.
 Many messages may have one body, so counts are compared: if a body was confirmed to clients three
@@ -81,7 +81,7 @@ class Run(Protocol):
     """Runs the steps of an exchange over the evidence, and returns the results of the last one."""
 
     def __call__(self, exchange: Exchange, *, everywhere: bool) -> Tables:
-        """`everywhere`: over what all members logged, not over the canonical history."""
+        """`everywhere`: over the logs of all members, not over the canonical history."""
 
 
 def check_clients(run: Run, names: pa.Table, extent: HistoryExtent, bins: int) -> ClientReport:

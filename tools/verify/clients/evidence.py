@@ -51,7 +51,8 @@ SCHEMAS = {
 
 # Moves: 1 PUBLISHED, 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 7 PURGED,
 # 8 DECLARED, 9 RECOVERED, 10 REPEATED: the queue took another one by the same key before, 12 READ.
-# A publish and what it enters are moves of one command, so both are in the same part of a segment.
+# A publish and its entries in queues are moves of one command, so they are in the same part of a
+# segment.
 # Forged numbers that do not fit into a time, or a place, count as the highest that does: a product
 # beyond 64 bits would be an error.
 _MEMBERS = {

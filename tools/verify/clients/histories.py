@@ -47,7 +47,7 @@ def read_header(path: Path) -> Header | None:
 def split_clients(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Return members' segments, and clients'; a damaged one counts as a member's.
 
-    `BadInput` when there are none of members, and for clients of another cluster than the members'.
+    Raises `BadInput` when there are none of members, and for clients of another cluster.
     """
     headers = {path: read_header(path) for path in segments}
     of_clients = {
@@ -90,7 +90,7 @@ class ToldHistory(NamedTuple):
 
     stretches: list[Stretch]
     extent: HistoryExtent
-    unsure: Unsure  # what members may have confirmed besides
+    unsure: Unsure  # further confirms that members may have sent
 
 
 def told_history(
@@ -136,8 +136,8 @@ def check_histories(
 ) -> ClientReport | None:
     """Check clients' histories against the canonical history; None if there is no client.
 
-    `told` is that of the members' `segments`; `scan` has a row for each name of a queue in them,
-    except in those that were `settled` before.
+    `told` is the history of the members' `segments`; `scan` has a row for each name of a queue in
+    them, except in those that were `settled` before.
     """
     if not client_segments:
         return None
@@ -184,8 +184,8 @@ def unsure_confirms(
 
     A member writes to its clients before it records that, so confirms sent just before it was
     killed, or its power failed, are not in its log. It confirms its submissions in the order of
-    positions. Of a member that ended without STOP the confirms above the last recorded one are
-    unsure, in all epochs that it was in, and in those whose members no log tells.
+    positions. If a member ended without STOP, its confirms above the last recorded one are unsure,
+    in all epochs that it was in, and in those whose members no log names.
     """
     if any(row.kind == FAULT for row in rows):
         return None
@@ -217,9 +217,9 @@ def unsure_confirms(
 
 
 def _lost_ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
-    """Return whether members may have sent clients messages that no log has, and no later primary:
-    one ended without STOP, and the next primary was a cold start, in which nobody carried over a
-    state.
+    """Return whether members may have sent clients messages that neither a log nor a later primary
+    has: a member ended without STOP, and the next primary was a cold start, in which no member
+    carried over a state.
 
     Messages that are safe in a view are applied and sent to consumers before they are durable, and
     the end of a log is lost with the power.

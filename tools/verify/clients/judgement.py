@@ -1,9 +1,10 @@
 # mypy: disable-error-code="import-untyped"
-"""The rules about messages that clients published and received, by body, and their joint results.
+"""Combines the rules about messages that clients published and received, by body.
 
-A finding has a promise, a client's operation that shows it, and a scope. It counts only `within`
-the part of the client's publishes that the members' logs surely hold, or the deliveries that it
-`held`, or a connection that surely `routed` a publish to a queue; otherwise always.
+A finding has a promise, a client's operation that shows it, and a scope. A finding with a scope
+counts only `within` the part of the client's publishes that the members' logs surely hold, or the
+deliveries that it `held`, or on a connection that surely `routed` a publish to a queue; one without
+a scope always counts.
 """
 
 from __future__ import annotations

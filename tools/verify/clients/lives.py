@@ -23,9 +23,9 @@ LIVES_SCHEMAS = {
 }
 LIVES_SCHEMAS["lives"] = LIVES_SCHEMAS["places"] + ", body bigint"
 
-# Which publishes a member recorded to have confirmed, or may have; how often each content was
-# delivered, without and with the flag (of what several members logged, the same delivery counts
-# once; what is read in a stream is named by its place only); and how the message at each place
+# The publishes that a member recorded as confirmed, or may have confirmed; how often each content
+# was delivered, without and with the flag (a delivery that several members logged counts once; a
+# message read in a stream is named by its place only); and how the message at each place
 # ended (`acks`: as it was acknowledged).
 BY_PLACE = {
     "published": """

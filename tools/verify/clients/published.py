@@ -23,7 +23,7 @@ def times(count: str) -> str:
     )
 
 
-# What each publish entered; a repeated one, what its message entered.
+# The queues that each publish entered; for a repeated one, those that its message entered.
 ENTERED = {
     "posts": """
         SELECT *, ROW_NUMBER() OVER (ORDER BY position, epoch, low) AS post
@@ -47,13 +47,13 @@ ENTERED = {
         JOIN posts AS begun ON begun.low = again.low AND begun.body = again.body
         JOIN reached ON reached.post = begun.post
         WHERE again.cause = 3 AND begun.cause = 0""",
-    # What was delayed may be for any queue: when it was due, one that is full may have refused it.
+    # A delayed message may be for any queue: a full queue may have refused it when it was due.
     "arrivals": """
         SELECT through.post, queue, content, body, repeat,
             CASE WHEN name NOT LIKE 'amq.delayed.%' THEN name END AS name
         FROM through LEFT JOIN names USING (queue)""",
-    # Of what clients want a confirm of.  `older`: what came again may have entered a queue at a
-    # position that is in no log.
+    # Only publishes whose clients want a confirm. `older`: a repeated publish may have entered a
+    # queue at a position that is in no log.
     "wanted": """
         SELECT posts.*, LEAST(position, 8796093022207) * 1048576 AS time,
             COALESCE(queues, 0) AS queues, message = 0 AS nowhere,
@@ -73,13 +73,13 @@ PUBLISHED = {
             MIN(nth) FILTER (WHERE op IN (2, 3)) AS who
         FROM ops WHERE op IN (1, 2, 3)
         GROUP BY body, number, queue HAVING COUNT(*) FILTER (WHERE op IN (2, 3)) > 0""",
-    # When a queue of a name was there, where names are known to be of one queue each.
+    # When a queue of a name existed, if each name is known to belong to one queue.
     "changes": """
         SELECT name, time AS since, op = 8 AS there,
             LEAD(time) OVER (PARTITION BY name ORDER BY time, op) AS until
         FROM queue_moves JOIN names USING (queue) CROSS JOIN extent
         WHERE routes AND (op = 8 OR op = 7 AND cause = 1)""",
-    # `astray`: it reached no queue, and the one that its client named was there.
+    # `astray`: it reached no queue, and the one that its client named existed.
     "found": """
         SELECT told.body, told.number, told.queue, COUNT(*) AS there,
             COUNT(*) FILTER (WHERE nowhere) AS nowhere,
@@ -96,8 +96,8 @@ PUBLISHED = {
         FROM told JOIN wanted USING (body, number) JOIN arrivals USING (post)
         WHERE arrivals.name IS NULL OR arrivals.name = told.queue
         GROUP BY told.body, told.number, told.queue""",
-    # What reached no queue is excused by its own return, or as there was no such queue; what came
-    # again, as nobody knows which it entered when it came first.
+    # A publish that reached no queue is excused by its own return, or because there was no such
+    # queue; a repeated one, because the queues that it entered at first are unknown.
     "answers": """
         SELECT told.*, position, COALESCE(there, 0) AS there, COALESCE(entered, 0) AS entered,
             COALESCE(nowhere, 0) AS nowhere, COALESCE(inside, 0) AS inside,
@@ -114,7 +114,7 @@ PUBLISHED = {
         LEFT JOIN (
             SELECT body, COUNT(*) AS unnumbered FROM ops WHERE op = 4 AND number = 0 GROUP BY body
         ) USING (body)""",
-    # Of those that became several messages by one channel, one is this client's, so all are.
+    # If publishes became several messages by one channel, one is this client's, so all are.
     "verdicts": """
         SELECT answers.*, complete, CASE
             WHEN confirmed + refused > there THEN 'missing'
@@ -125,7 +125,7 @@ PUBLISHED = {
             WHEN confirms AND confirmed > answered THEN 'not confirmed'
             END AS verdict
         FROM answers CROSS JOIN extent""",
-    # Where queues are of one virtual host, a client that reached none may be in another one.
+    # If all queues are of one virtual host, a client that reached none may be in another one.
     "of_answers": f"""
         SELECT CASE verdict
                 WHEN 'missing' THEN 'G8' WHEN 'nowhere' THEN 'G8' WHEN 'elsewhere' THEN 'G8'
@@ -162,8 +162,8 @@ PUBLISHED = {
         ) USING (body) CROSS JOIN extent
         WHERE from_start AND complete AND returned > COALESCE(nowhere, 0)
             AND (to_end OR COALESCE(there, 0) >= returned)""",
-    # Publishes that are surely found, and whether they reached a queue: they tell from where to
-    # where the members' logs go, and that a connection is in the virtual host of their queues.
+    # Publishes that are surely found, and whether they reached a queue: they show the extent of the
+    # members' logs, and that a connection is in the virtual host of their queues.
     "sure_publishes": """
         SELECT who, nowhere = 0 AS routed FROM verdicts
         WHERE verdict IS NULL AND attempts = 1 AND confirmed = 1 AND there = 1""",

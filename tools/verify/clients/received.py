@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tools.verify.clients.published import times
 
-# What is read in a stream stays there: it counts as if it had entered so often.
+# A message read in a stream stays there: it counts as if it had entered once for each reading.
 RECEIVED = {
     "receipts": """
         SELECT body, queue, COUNT(*) FILTER (WHERE NOT flag) AS plain,
@@ -30,8 +30,8 @@ RECEIVED = {
         ) AS theirs ON theirs.body = receipts.body
             AND (queue = '' OR name IS NULL OR name = queue)
         GROUP BY receipts.body, receipts.queue""",
-    # What was received more often than it was delivered so, or than it entered: for each client,
-    # from its first receipt until its last.
+    # Messages received more often than they were delivered so, or than they entered: for each
+    # client, from its first receipt until its last.
     "suspects": """
         SELECT client, life, MIN_BY(session, place) AS session, MIN(place) AS place,
             MAX(place) AS until, body, queue, plain, again, plain_there, entered
@@ -44,8 +44,8 @@ RECEIVED = {
         ) AS odd USING (body, queue)
         WHERE op = 5
         GROUP BY body, queue, plain, again, plain_there, entered, client, life""",
-    # What was settled as acknowledged more often than clients acked it, where all that were sent it
-    # keep histories, and lost the connections that had it: it was to come back.
+    # Messages settled as acknowledged more often than clients acked them, if all their receivers
+    # keep histories, and lost the connections that had them: they should have come back.
     "of_acks": """
         SELECT 'G20' AS promise, 'held' AS scope, last AS who, receipts.body, receipts.queue,
             settled_at AS position, CONCAT('held it as its connection was lost, and acked it ',
@@ -73,7 +73,7 @@ RECEIVED = {
         CROSS JOIN extent
         WHERE sole AND from_start AND (to_end OR alone) AND plain + again = handed
             AND settled > COALESCE(acked, 0)""",
-    # What was received once, and delivered once.
+    # Messages received once, and delivered once.
     "sure_receipts": """
         SELECT who FROM receipts
         JOIN (SELECT body, SUM(plain + again) AS n FROM deliveries GROUP BY body) USING (body)
@@ -88,8 +88,8 @@ def _received(received: str, flag: str, how: str, there: str) -> str:
     )
 
 
-# Against the deliveries in the logs of all members.  Of what was enqueued before the logs begin
-# the body is not known, so nobody is accused about queues from which such was delivered.
+# Against the deliveries in the logs of all members. The body of a message enqueued before the logs
+# begin is unknown, so there are no findings about queues from which such messages were delivered.
 RECEIVED_ANYWHERE = {
     "broken": """
         SELECT suspects.body, suspects.queue, client, life, session, suspects.plain AS plain,
