@@ -1,1 +1,1 @@
-"""Checks of the queue contract: what may happen to a message in a queue."""
+"""Checks the queue contract: the allowed moves of a message in a queue."""

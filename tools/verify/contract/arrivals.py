@@ -1,7 +1,7 @@
 """G20, G23, G30: an accepted publish becomes one message, once in each queue of its route.
 
-Numbers of messages rise by one, and so do the places in each queue; a message that enters a queue
-is the one that the command has just published, with its persistence.
+Message numbers rise by one, and so do the places in each queue; a message that enters a queue is
+the one that the command has just published, with its persistence.
 """
 
 from __future__ import annotations

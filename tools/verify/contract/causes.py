@@ -4,8 +4,8 @@ place.
 Each move names a command of its batch, in their order, and a queue that the log has named; the
 command's kind and outcome must be able to cause it. Closing a channel in any way returns the
 messages it held, which may then be delivered, dropped by limits or dead-lettered. An ACTIVATE
-closes the channels of lost members; a TICK expires messages and routes delayed ones. Work that is
-too much for one position continues at the next ones, whatever is ordered there.
+closes the channels of lost members; a TICK expires messages and routes delayed ones. Work too large
+for one position continues at the next ones, whatever is ordered there.
 """
 
 from __future__ import annotations

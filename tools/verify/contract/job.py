@@ -84,7 +84,7 @@ def tasks_for(
     rows: Sequence[Row], stretches: Iterable[Stretch], *, everywhere: bool
 ) -> list[SegmentTask]:
     """Return the segments to check: sources of the canonical history, or `everywhere`, which finds
-    what only one member states about its queues."""
+    faults that only one member's log shows about its queues."""
     segments = sorted(
         (row for row in rows if row.kind == SEGMENT),
         key=lambda row: (row.member, row.incarnation, row.segment),
@@ -111,7 +111,7 @@ def bins_for(tasks: Iterable[SegmentTask]) -> int:
 
 
 def exchange_of_contract(bins: int) -> Exchange:
-    """Return the steps: by message and by what has high waters, then all together."""
+    """Return the steps: by message and by holder of a high water, then all together."""
     by_message = Step(
         {"moves": ("queue", "seq"), "queue_moves": None, "high_waters": ("who",)},
         BY_MESSAGE, ["breaches", "survivors", "counts"], {},
@@ -165,7 +165,7 @@ def explain(
 
 def limits(found: ContractResult, settled: Iterable[Row] = ()) -> Iterator[str]:
     """Yield, for people, the parts of the contract that could not be checked; `settled`: rows of
-    what was checked before."""
+    segments checked before."""
     runs = [run for row in settled if row.kind == SEGMENT for run in ends_of(row).runs]
     unknown = [gap for gap in found.gaps if not covers(runs, *gap)]
     for gap in unknown[:_GAPS_TOLD]:

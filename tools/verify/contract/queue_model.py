@@ -233,7 +233,7 @@ class _ModelQueue:
         return (seq | 1 if self.ranked else seq) + 1
 
     def next_read(self, after: int) -> int:
-        """Return the place from which on a reader is sent the messages there."""
+        """Return the place from which a reader is sent messages."""
         return max(after, self.first()) if self.stream else after
 
     def _read_next(self, expected: int, seq: int, filtered: bool) -> None:

@@ -107,7 +107,7 @@ class _Noted:
             self.wait(seq, group)
 
     def keep_no_more(self) -> None:
-        """The consumers for which groups are kept may be gone."""
+        """Keep groups no longer: the consumers for which they are kept may be gone."""
         self.holders = {
             group: (holder, count, False)
             for group, (holder, count, _) in self.holders.items()
@@ -142,7 +142,7 @@ class Reasons:
         self._changed_at = 0
 
     def name(self, number: int, vhost: str, name: str) -> None:
-        """A queue is named."""
+        """Note the name of a queue."""
         if not name.startswith(_RESERVED):
             self._names[way_of(vhost, "", name)] = number
 
@@ -229,7 +229,7 @@ class Reasons:
                 noted.deadlines, noted.ready, noted.waiting = {}, {}, {}
 
     def _go_on(self, position: int) -> None:
-        """At each position at least one of the due letters goes, the oldest ones first."""
+        """Check that at each position at least one of the due letters goes, the oldest first."""
         passed = position - self._position - self._gone_on
         for _ in range(min(passed, len(self._dead))):
             self._dead.popleft()
@@ -273,7 +273,7 @@ class Reasons:
                 raise ModelMismatch("before its time", f"{more}; it is {here} us")
 
     def _exceed(self, number: int, count: int, of: int) -> None:
-        """This many waited, and one is dropped; `of`: the allowed number plus one."""
+        """Check a drop over a limit: `count` messages waited; `of`: the allowed number plus one."""
         noted = self._of(number)
         other = noted.limit not in (0, of) and not self._changing
         if not 0 < of <= _BYTES or count < of < _BYTES or other:
