@@ -1,1 +1,1 @@
-"""The check beside a running cluster: following logs, saved checkpoints, alerts."""
+"""The check of a running cluster: following logs, saved checkpoints, alerts."""

@@ -1,4 +1,4 @@
-"""What a follower can forget: views long past, and incarnations and epochs before them.
+"""Decides what a follower can forget: views long past, and the incarnations and epochs before them.
 
 Pure. The rest reads like logs that begin with the first view still held, so no check misses the
 forgotten part; only contradictions to older history go unseen, and are left to the full check.
@@ -26,8 +26,8 @@ class Horizon(NamedTuple):
 
 
 def horizon_of(rows: Iterable[Row], known: Horizon | None) -> Horizon | None:
-    """Return the point before which records of views may go; `known`: the point before which they
-    are gone."""
+    """Return the point before which records of views can be dropped; `known`: the point before
+    which they already are."""
     views, active = set(), []
     for row in rows:
         if _is_view(row):
@@ -94,8 +94,8 @@ def forget(logs: Offsets, epoch: int, gone: Mapping[str, int]) -> None:
 
 
 def forget_epochs(ends: SegmentEnds, epoch: int) -> bool:
-    """Keep of earlier epochs only how far they came, not where they began; return whether there was
-    anything more."""
+    """Keep only the end of each earlier epoch, not its beginning; return whether there was anything
+    more."""
     gone = {of: sums for of, sums in ends.epochs.items() if of < epoch}
     if len(gone) <= 1 and all(sums.first < 0 for sums in gone.values()):
         return False

@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 
 
 class FollowMetrics:
-    """Collector of the figures: the check's thread sets them, those of scrapes collect them."""
+    """Collector of the figures: the check's thread sets them, scrapes' threads collect them."""
 
     def __init__(self, receivers: Sequence[Receiver]) -> None:
         self._receivers = receivers

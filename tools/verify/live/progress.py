@@ -24,11 +24,12 @@ from tools.verify.input.rows import SEGMENT, Row, ends_of
 from tools.verify.live import bygone
 
 KEPT = 4096
-"""Verified positions that are still held, because votes and late members refer to them again."""
+"""The number of verified positions still held, because votes and late members refer to them."""
 
 
 QUIET_TAKES = 8
-"""Looks without an incarnation after which no more of it comes: each one has everything unread."""
+"""The number of looks without an incarnation after which no more of it comes, because each look
+takes everything unread."""
 
 
 class MemberLag(NamedTuple):

@@ -1,1 +1,1 @@
-"""The result of a check: report, timeline, HTML page; and the progress bar."""
+"""The report of a check: result, timeline, HTML page, and the progress bar."""
