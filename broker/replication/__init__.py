@@ -1,1 +1,1 @@
-"""From an ordered item to applied state, and from a client command to an ordered item (pure)."""
+"""Turns client commands into ordered items, and ordered items into applied state (pure)."""

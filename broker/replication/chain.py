@@ -1,9 +1,9 @@
-"""Where a member is in the history: position, epoch, and the two hash chains that name it.
+"""A member's point in the history: position, epoch, and the two hash chains that identify it.
 
-A *position* counts commands from 1.  One ordered item (a blob of commands, or an activation) moves
-it by the number of its commands, at least by one, so that equal positions always mean equal
-sequences of items.  `order` chains the ordered bytes alone, `chain` the bytes and the outcomes of
-their commands: two members that applied the same input and computed something else differ in
+A *position* counts commands from 1. One ordered item (a blob of commands, or an activation)
+advances it by the number of its commands, at least by one, so that equal positions always mean
+equal sequences of items. `order` chains the ordered bytes alone; `chain` chains the bytes and the
+outcomes of their commands. Two members that apply the same input with different results differ in
 `chain` from that item on.
 Decision: docs/decisions/0017-digests-are-voted-on.md.
 """
@@ -25,8 +25,8 @@ DIGEST_BYTES = 16
 def item_hash(item: bytes | Activation) -> bytes:
     """Return the hash of one ordered item, the unit of both chains.
 
-    It is no cryptographic one: of large bodies that is a good part of what a member does, and who
-    could make two items of one hash cannot have them ordered at one position.
+    The hash is not cryptographic: hashing large bodies is a good part of a member's work, and an
+    attacker who could make two items with one hash cannot have both ordered at one position.
     Decision: docs/decisions/0143-items-and-frames-are-hashed-by-xxh3.md.
     """
     data = item if isinstance(item, bytes) else b"activate" + msgpack.packb(tuple(item))
@@ -39,7 +39,7 @@ def next_order(order: bytes, hashed: bytes) -> bytes:
 
 
 def next_chain(chain: bytes, hashed: bytes, outcomes: bytes) -> bytes:
-    """Return the outcome chain after an item; `outcomes` is one u16 (little endian) a command."""
+    """Return the outcome chain after an item; `outcomes` has one little-endian u16 per command."""
     return blake2b(chain + hashed + outcomes, digest_size=DIGEST_BYTES).digest()
 
 
@@ -81,9 +81,9 @@ def steps_to(items: list[bytes | Activation], start: bytes, target: bytes) -> in
 
 @record
 class Promise:
-    """What a member has promised, the part of its durable state that is not history.
+    """A member's promise: the part of its durable state that is not history.
 
-    The cluster it belongs to, who votes there, and the highest epoch it agreed to.
+    It names the member's cluster, the voters there, and the highest epoch it agreed to.
     """
 
     cluster_id: str

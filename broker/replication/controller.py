@@ -1,8 +1,8 @@
-"""One member's decisions, without sockets and disks: ring outputs in, orders to the shell out.
+"""One member's decisions, without sockets or disks: takes ring outputs, gives the shell orders.
 
-The controller joins the primary layer to the replica.  It decides when this member admits commands
-(`submissions.open`), when it serves clients (`serving`), when it must fetch a state, and when it
-must stop; `ports.Shell` is what carries that out.
+The controller connects the primary layer to the replica. It decides when this member admits
+commands (`submissions.open`), when it serves clients (`serving`), when it must fetch a state, and
+when it must stop; `ports.Shell` carries these decisions out.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DIGEST_INTERVAL = 4096
 
 
 class Controller:
-    """Follows the primary layer for one member; the work of each output is done by `step`."""
+    """Follows the primary layer for one member; `step` does the work of each output."""
 
     def __init__(
         self, me: Member, shell: Shell, promise: Promise, *, replica: Replica, filled: bool,
@@ -98,14 +98,14 @@ class Controller:
         }  # fmt: skip
         self._decided_by = 0  # the last epoch that decided something older
         self.before_commands: Callable[[], object] = lambda: None
-        """Called before commands are submitted: a tick may have to come before them."""
+        """Called before commands are submitted, because a tick may have to precede them."""
         self.backups: Backups | None = None
-        """Whom this member's confirms wait for beyond the quorum."""
+        """The members that this member's confirms wait for beyond the quorum."""
 
     # -- asked by the primary layer --------------------------------------------------------------
 
     def state_report(self) -> StateReport:
-        """Return what this member's state is worth."""
+        """Return this member's report for the state exchange."""
         history, promise = self.replica.history, self.promise
         return StateReport(
             self.filled and not self.replica.broken, self.ran, self.ran, self.patient,
@@ -125,7 +125,7 @@ class Controller:
     # -- handed over by what moves it (`unapplied.Follower`) --------------------------------------
 
     def decide(self, output: Output) -> list[PrimaryEvent]:
-        """Return what the primary layer makes of an output of the ring."""
+        """Return the primary layer's events for an output of the ring."""
         self.primary.on_output(output)
         return self.primary.take()
 
@@ -139,7 +139,7 @@ class Controller:
         return self.unapplied.catch_up
 
     def _soon(self, body: bytes | Activation, apply: Callable[[], None]) -> None:
-        """Apply an item, which is the next one: now, or after what may be done before."""
+        """Apply the next item: at once, or after the work that may be done ahead of it."""
         if isinstance(body, Activation) and body.cold:
             machine = self.replica.machine
             self._execution.do_in_steps(machine.pager, self.replica.look_ahead(), apply)
@@ -147,7 +147,7 @@ class Controller:
             apply()
 
     def follow(self, event: PrimaryEvent) -> None:
-        """Do what it says; an item is applied, or held until this member has the state."""
+        """Act on an event; an item is applied, or held until this member has the state."""
         match event:
             case Ordered() | Activated():
                 if self._catch_up is None:
@@ -181,7 +181,7 @@ class Controller:
                 self.shell.stop(Exit.PROTOCOL if settings else Exit.DATA, reason)
 
     def flush(self) -> None:
-        """Give the ring what waits for room in its queue."""
+        """Hand the ring the payloads that wait for room in its queue."""
         if waiting := self.primary.take_outgoing():
             while waiting and self.shell.multicast(waiting[0]):
                 waiting.pop(0)
@@ -263,7 +263,7 @@ class Controller:
             self._release()
 
     def _follow_voters(self) -> None:
-        """From the position on that was applied last, those vote whom the state names."""
+        """From the last applied position on, the voters are those that the state names."""
         voters = self.replica.machine.voters
         if voters and voters != self.promise.voters:
             self.promise = Promise(self.promise.cluster_id, voters, self.promise.promised_epoch)
@@ -272,7 +272,7 @@ class Controller:
             self._work.add(self.primary.take())
 
     def _release(self) -> None:
-        """Acknowledge what is durable, by the voters of what was applied: others may be further."""
+        """Acknowledge durable positions by the voters of the applied state: others may be ahead."""
         position = min(self.primary.durable(), self.replica.history.position)
         self.submissions.durable(position)
         if self.backups is not None:
@@ -285,15 +285,15 @@ class Controller:
         self._serve_when_durable()
 
     def release_late(self) -> bool:
-        """Release what waited for backups only, as one came up or its time is over; return whether
-        anything waits still."""
+        """Release what waited for backups only, once one came up or its time is over; return
+        whether anything still waits."""
         if self.backups is None or not self.backups.waits:
             return False
         self._release()
         return self.backups.waits
 
     def _claim(self) -> None:
-        """Order a claim of what this member computed, for the others to compare."""
+        """Order this member's digest, for the others to compare with theirs."""
         voters, history = self.judgement.votes.voters, self.replica.history
         if self.primary.has_caught_up and max(len(voters), len(self.primary.caught_up_names)) > 1:
             claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
@@ -311,8 +311,8 @@ class Controller:
         if judgement.diverged:
             self.distrusted(judgement.diverged, disk=not judgement.disk_is_right)
         elif judgement.fenced and not self.halted:
-            # Own commands, digests among them, still take their place in the order: who is right
-            # is found out there. The shell takes no more of clients.
+            # The member's own commands, digests among them, are still ordered: that decides who is
+            # right. The shell takes no more commands from clients.
             self.stop_serving()
             self.shell.fence(judgement.fenced)
         elif (
@@ -326,14 +326,14 @@ class Controller:
         self.halted = judgement.fenced
 
     def distrusted(self, reason: str, *, disk: bool, code: Exit = Exit.INTERNAL) -> None:
-        """This member is wrong: it stops and replies no more; with `disk` its store is wrong."""
+        """This member is wrong: stop it and reply no more; with `disk` its store is wrong, too."""
         self.stop_serving()
         self.shell.stop(code, reason, inconsistent=disk)
 
     # -- sessions and clients --------------------------------------------------------------------
 
     def submit(self, commands: list[Command]) -> None:
-        """Put commands of this member's own into the order."""
+        """Submit this member's own commands to be ordered."""
         if self.submissions.session and not self.shutdown_position:
             if commands and commands[0][0] != TICK and not self.replica.half_way:
                 self.before_commands()
@@ -358,8 +358,8 @@ class Controller:
     def _serve_when_durable(self) -> None:
         """Serve clients, deliveries too, once the activation of the view is durable at a majority.
 
-        Before that all its members could crash and a later primary know nothing of this one: what
-        it delivered would come again without a flag.
+        Before that, all its members could crash and a later primary would know nothing of this
+        view: its deliveries would come again without the redelivered flag.
         Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
         """
         level = self._catch_up is None
@@ -369,16 +369,16 @@ class Controller:
 
     @property
     def may_serve_soon(self) -> bool:
-        """Whether it may serve clients soon: no view that is decided leaves it out."""
+        """Whether this member may serve clients soon: no decided view excludes it."""
         return not self.halted and not self.primary.left_out
 
     @property
     def reason(self) -> str:
-        """Why this member does not serve; while it does, what lets it."""
+        """Why this member does not serve; while it serves, why it may."""
         return self.halted or self.primary.reason
 
     def stop_serving(self) -> None:
-        """Reply no more in this view, not even what waits."""
+        """Send no more replies in this view, not even those already waiting."""
         self.serving = self._in_session = False
 
     def _fence(self, reason: str) -> None:
@@ -387,10 +387,10 @@ class Controller:
         self.shell.fence(reason)
 
     def _set_aside(self) -> None:
-        """The own history is not kept: its positions and its session mean nothing any more.
+        """Discard this member's own history: its positions and its session lose their meaning.
 
-        The other one may be shorter; what was released of this one says nothing of what is there
-        at the same positions, and a session there may have the same number (G9).
+        The other history may be shorter. Positions released in this one say nothing about the same
+        positions there, and a session there may have the same number (G9).
         """
         self.filled, self._sets_aside, self._was_set_aside = False, True, True
         self._released = self.voters_since = 0
@@ -400,24 +400,24 @@ class Controller:
     # -- from the shell --------------------------------------------------------------------------
 
     def _is_set_aside(self) -> None:
-        """The own state is marked as one without a vote: now another may be fetched."""
+        """This member's state is marked as having no vote: now another may be fetched."""
         self._sets_aside = False
         if self._catch_up is not None:
             self.shell.begin_transfer(self._catch_up.donor, self._catch_up.base)
 
     def _persisted(self, request: int) -> None:
-        """The promise of this request is on disk, and nobody replies in an older view any more."""
+        """This request's promise is on disk, and no member replies in an older view any more."""
         self.primary.persisted(request)
         self.flush()
 
     def patience_ended(self) -> None:
-        """No running cluster was found in time: forming one is fine with this member."""
+        """No running cluster was found in time: this member agrees to form one."""
         self.patient = False
         self.primary.state_report_changed()
         self.flush()
 
     def transfer_failed(self) -> None:
-        """The transfer came to nothing: ask again, the view is the same."""
+        """The transfer failed: ask again in the same view."""
         if self._catch_up is not None and not self._catch_up.met:
             self.shell.begin_transfer(self._catch_up.donor, self._catch_up.base)
 
@@ -425,23 +425,23 @@ class Controller:
 
     @property
     def transfer_donor(self) -> str:
-        """Return who gives this member its state; empty when nobody does."""
+        """Return the name of this member's donor; empty when it has none."""
         return self._catch_up.donor.name if self._catch_up is not None else ""
 
     def holds_all_confirmed(self, history: History) -> bool:
-        """Whether a state at this point of the primary's history holds all that was confirmed
-        before the view in which this member waits for it."""
+        """Whether a state at this point of the primary's history holds everything confirmed before
+        the view in which this member waits for it."""
         return self._catch_up is not None and self._catch_up.is_behind_all(history)
 
     @property
     def takes_state(self) -> bool:
-        """Whether a received state may take the place of this member's."""
+        """Whether a received state may replace this member's."""
         return self._catch_up is not None and not self._catch_up.met
 
     def state_received(self, replica: Replica, *, counts: bool) -> None:
         """Go on from another member's state, whose store is in force; the tail follows it.
 
-        `counts`: its store may vote, as the one in whose place it came.
+        `counts`: its store may vote, as the one it replaces.
         """
         assert self._catch_up is not None
         replica.machine.free_also(self.replica.machine)
@@ -455,13 +455,13 @@ class Controller:
 
     def tail_is_here(self) -> None:
         """`ports.Shell.next_of_tail` has something, or may be asked whether this is all."""
-        # On a broken state nothing is executed: what raises there would be blamed on the command.
+        # Nothing is executed on a broken state: an error there would be blamed on the command.
         if self._catch_up is not None and not self._catch_up.met and not self.replica.broken:
             self._catch_up.on_history = self._catch_up.tail_is_here = True
             self._maybe_meet()
 
     def follow_tail(self, catch_up: CatchUp) -> None:
-        """Apply the next item that was held, or, before that, the next one of the donor's log."""
+        """Apply the next item of the donor's log or, after the last one, the next held item."""
         if catch_up.met:
             if catch_up.level:
                 self._level()
@@ -513,7 +513,7 @@ class Controller:
         self._maybe_meet()
 
     def _moves(self, catch_up: CatchUp) -> None:
-        """The state is about to be one that this member's clients have not followed."""
+        """The state is about to move to a point that this member's clients have not followed."""
         if not catch_up.moved:
             catch_up.moved = True
             self.primary.state_replaced()
@@ -527,7 +527,7 @@ class Controller:
             self.promise = Promise(cluster_id, voters, self.promise.promised_epoch)
 
     def _maybe_meet(self) -> None:
-        """See whether the state has reached what is held; it is the primary's from there on."""
+        """Check whether the state has reached the held items; from there on it is the primary's."""
         catch_up = self._catch_up
         if catch_up is None or catch_up.met or self.replica.broken:
             return

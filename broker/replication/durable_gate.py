@@ -1,9 +1,9 @@
-"""Holds back what acknowledges a change until the position of the change is released.
+"""Holds back acknowledgements of a change until the position of the change is released.
 
-A position is released when it is durable at a majority of the voters, by the primary layer's mark,
-and where `Backups` are waited for at all members, or after a time without those that lag.
-Everything that writes to clients asks here, so that nothing is acknowledged that the loss of one
-member could take back (docs/GUARANTEES.md, G9).
+A position is released when it is durable at a majority of the voters, by the primary layer's mark.
+With `Backups` it must also be durable at all members, except those that lag for too long. All code
+that writes to clients asks the gate, so that no acknowledged change can be undone by the loss of
+one member (docs/GUARANTEES.md, G9).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class DurableGate(Generic[T]):
-    """The released position, and what waits for later ones in the order of positions."""
+    """The released position, and what waits for later positions, in their order."""
 
     def __init__(self) -> None:
         self.released = 0
         self._waiting: deque[tuple[int, T]] = deque()
 
     def is_open(self, position: int) -> bool:
-        """Whether what acknowledges `position` may be written; 0: it acknowledges nothing."""
+        """Whether an acknowledgement of `position` may be written; 0: it acknowledges nothing."""
         return position <= self.released
 
     def hold(self, position: int, what: T) -> None:
@@ -33,14 +33,14 @@ class DurableGate(Generic[T]):
         self._waiting.append((position, what))
 
     def release(self, position: int) -> bool:
-        """Open the gate up to `position`; False when it was open that far."""
+        """Open the gate up to `position`; False if it was already open that far."""
         if position <= self.released:
             return False
         self.released = position
         return True
 
     def take(self) -> Iterator[tuple[int, T]]:
-        """Yield, once, what waited for positions that are released."""
+        """Yield, once, everything that waited for the released positions."""
         waiting, released = self._waiting, self.released
         while waiting and waiting[0][0] <= released:
             yield waiting.popleft()
@@ -50,24 +50,24 @@ class DurableGate(Generic[T]):
         self._waiting.clear()
 
     def begin_anew(self) -> None:
-        """Forget what was released as well: positions are of another history from here on."""
+        """Forget the released position as well: from here on positions are of another history."""
         self.clear()
         self.released = 0
 
 
 class Backups:
-    """What a release waits for beyond the quorum: the disk of each member that has the state, for a
-    time at most (`--ha-backup-timeout`).
+    """The disks that a release waits for beyond the quorum: that of each member that has the state,
+    for at most `--ha-backup-timeout`.
 
-    A member that lags for longer is not waited for until it is less than that behind.  Who has just
-    become the active member waits for that time, too, for those that were ready before and are not
-    in its view (`expect`).  It is for whoever releases alone: to release later, for any reason,
-    harms nothing.
+    A member that lags for longer is not waited for until it is less than that time behind. A member
+    that has just become active also waits, for the same time, for those that were ready before and
+    are not in its view (`expect`). Only the releasing member uses this: releasing later, for any
+    reason, harms nothing.
     """
 
     STEPS = 16
-    """Positions of a sixteenth of the time share a beginning, so that few are kept; each waits
-    for less by that, and never for more."""
+    """Positions within a sixteenth of the time share one start time, so that few are kept; this
+    makes a position wait for less, never for more."""
 
     def __init__(
         self, timeout_s: float, clock: Callable[[], float], note: Callable[[str], None]
@@ -75,36 +75,36 @@ class Backups:
         self.timeout_s = timeout_s
         self._clock, self._note = clock, note
         self._since: deque[tuple[int, float]] = deque()
-        """Positions that a quorum has and not all, rising, and since when."""
+        """Positions that a quorum has, but not all members, rising, and since when."""
         self._late: dict[str, tuple[int, float]] = {}
-        """Who is not waited for: what it has to reach to be so again, and since when."""
+        """Members not waited for: the position to reach to be waited for again, and since when."""
         self._expected: frozenset[str] = frozenset()
         self._expected_since = 0.0
 
     @property
     def waits(self) -> bool:
-        """Whether anything is held for a member that may yet be late, or come."""
+        """Whether anything is held for a member that may yet prove late, or come back."""
         return bool(self._since or self._expected)
 
     @property
     def expected(self) -> frozenset[str]:
-        """Who was ready before this member became active, and has not come yet."""
+        """Members that were ready before this member became active, and have not come back yet."""
         return self._expected
 
     def expect(self, names: Collection[str]) -> None:
-        """This member becomes the active one, and these were ready before: nothing is released
-        until they are again, or the time is over.  Nobody: it is active no more."""
+        """This member becomes active, and these were ready before: release nothing until they are
+        ready again, or the time is over. No names: it is no longer active."""
         self._expected, self._expected_since = frozenset(names), self._clock()
 
     @property
     def late(self) -> frozenset[str]:
-        """Who is not waited for."""
+        """The members that are not waited for."""
         return frozenset(self._late)
 
     def reached(self, quorum: int, marks: Mapping[str, int]) -> int:
-        """Return the position to release: `quorum` has it, and each of `marks` but who is late."""
+        """Return the position to release: `quorum` has it, and each of `marks` that is not late."""
         if not quorum:
-            self._since.clear()  # no primary view: what they lag in it begins with it
+            self._since.clear()  # no primary view: lag is measured from the next one's beginning
             return 0
         now = self._clock()
         self._look_at_late(quorum, marks, now)
@@ -124,7 +124,7 @@ class Backups:
         return 0 if self._expects(marks, now) else position
 
     def _expects(self, marks: Mapping[str, int], now: float) -> bool:
-        """Whether somebody has yet to come back."""
+        """Whether an expected member has yet to come back."""
         self._expected -= marks.keys()
         if self._expected and now - self._expected_since >= self.timeout_s:
             self._note(
@@ -135,7 +135,7 @@ class Backups:
         return bool(self._expected)
 
     def _of_all(self, quorum: int, marks: Mapping[str, int]) -> int:
-        """Return what all have who are not late; nothing up to there is waited for any more."""
+        """Return the position that all members but the late ones have; waits up to it are over."""
         position = min([quorum, *(mark for name, mark in marks.items() if name not in self._late)])
         while self._since and self._since[0][0] <= position:
             self._since.popleft()
@@ -160,9 +160,9 @@ class Backups:
 
 
 def acknowledges_durable(effect: Effect) -> bool:
-    """Whether an effect confirms a change to its client, and has to wait for the gate.
+    """Whether an effect confirms a change to its client, and so must wait for the gate.
 
-    Confirms of transient messages wait as well: what was only applied here could be lost with this
-    member, and a confirm that the loss of one member takes back is none.
+    Confirms of transient messages wait as well: a message applied only here could be lost with this
+    member, and a confirm must survive the loss of one member.
     """
     return isinstance(effect, Confirm) or (isinstance(effect, Reply) and effect.durable)

@@ -1,24 +1,26 @@
-"""One replicated member between its ring, store, log and clients.  Pure: all of these are ports.
+"""One replicated member between its ring, store, log and clients. Pure: all of these are ports.
 
-The rules of order that the guarantees stand on are here, once, for the process and the simulator:
+The ordering rules that the guarantees depend on are here, once, for the process and the simulator:
 
-- *log before reply*: what a turn made for clients is theirs when the member log is written as far
-  as that turn, so that what a client was sent can be looked up afterwards.  The log is written by
-  somebody else: a turn never waits for it;
+- *log before reply*: a turn's effects go to clients once the member log is written as far as that
+  turn, so that everything sent to a client can be looked up afterwards. Another thread writes the
+  log: a turn never waits for it;
 - *reply only under lease*: clients are written to only in a primary view that is activated here,
   and while the lease says that no other view can have taken over (G7);
-- *confirm when durable*: what acknowledges a change waits for the released position (G9; see
-  `durable_gate`, which whoever writes to clients asks);
-- *promise after lease*: a promise is acknowledged when it is durable behind everything applied and
-  whoever may still reply in an older view has stopped (G7), by the number of its request: a later
-  view may ask for the same epoch of another cluster, or of more state (`Primary.persisted`);
-- *durable when in force*: a received state goes on at once, and its store takes the place of the
-  old one beside that.  Until it has, what a crash leaves is the old one: nothing of the new is
-  handed to a store or reported durable, no promise is acknowledged, and nobody reads either store
-  (G8, G9).  The view may change meanwhile: what is reported then is applied, not durable, as ever;
-- *no vote before level*: a store that never had a vote, or has less in it than the one in whose
-  place it came, is marked as joining until it holds all that was ordered; nothing in it is reported
-  durable before a commit without that mark (G8).
+- *confirm when durable*: an acknowledgement of a change waits for the released position (G9; all
+  code that writes to clients asks `durable_gate`);
+- *promise after lease*: a promise is acknowledged when it is durable behind everything applied, and
+  every member that might still reply in an older view has stopped (G7). The acknowledgement carries
+  the number of the request: a later view may ask for the same epoch of another cluster, or of more
+  state (`Primary.persisted`);
+- *durable when in force*: the member goes on from a received state at once, while the received
+  store replaces the old one in the background. Until it has, a crash leaves the old store: nothing
+  of the new state is handed to a store or reported durable, no promise is acknowledged, and neither
+  store is read (G8, G9). The view may change meanwhile: reports then state what is applied, not
+  what is durable, as always;
+- *no vote before level*: a store that never had a vote, or holds less than the store it replaced,
+  is marked as joining until it holds everything ordered; nothing in it is reported durable before a
+  commit without that mark (G8).
 """
 
 from __future__ import annotations
@@ -44,13 +46,14 @@ from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import Guarantee, Member
 
 MERGED_TURNS_MAX = 4
-"""Turns that hand over to store, log and clients together, while there is more to apply."""
+"""The most turns that hand over to store, log and clients together while there is more to apply."""
 UNAWAITED_S = 0.05
-"""How long what nobody waits for, as an ack, stays out of store and log: it shares a write.
+"""How long work that nobody waits for, such as an ack, is held back to share a write to store and
+log.
 Decisions: docs/decisions/0063-acks-share-a-commit.md, 0070-records-share-a-write.md."""
 TRANSFER_RETRY_S = 0.5
 RETRY_DOUBLINGS = 5
-"""A transfer that fails again and again is tried after a time that doubles so often: 16 s."""
+"""How often the delay before retrying a failing transfer doubles: up to 16 s."""
 
 _P = ParamSpec("_P")
 _Self = TypeVar("_Self", bound="ReplicatedMember[Any, Any]")
@@ -59,12 +62,12 @@ _Self = TypeVar("_Self", bound="ReplicatedMember[Any, Any]")
 def _or_end(
     entry: Callable[Concatenate[_Self, _P], None],
 ) -> Callable[Concatenate[_Self, _P], None]:
-    """Return `entry` so that it ends this member when it raises and was called from outside.
+    """Wrap `entry` so that an exception ends this member if the call came from outside.
 
-    What raises anywhere in it is ours, or the store's: this member must not go on, since what it
-    took of its clients, or was to tell them, is lost.  Called within another entry it raises, so
-    that nothing of that one follows; and no later one does anything: as it stops, a client would
-    take the next reply for the lost one.
+    An exception anywhere in it is the broker's fault, or the store's. The member must not go on,
+    because commands it took from clients, or replies to them, are lost. Called within another
+    entry it raises, so that the rest of the outer entry does not run. Later entries do nothing: a
+    client would take the next reply for the lost one.
     Decision: docs/decisions/0013-validate-then-mutate.md.
     """
 
@@ -88,9 +91,9 @@ def _or_end(
 
 
 class ReplicatedMember(Generic[StoreT, WriterT]):
-    """Does what its controller orders (`ports.Shell`), in the order that the rules above demand.
+    """Carries out its controller's orders (`ports.Shell`) in the order that the rules above demand.
 
-    `replica` is what recovery made of `store`; `make_controller` gets this object as its shell.
+    `replica` is the state recovered from `store`; `make_controller` gets this object as its shell.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._handed_later = False  # a timer runs for what nobody waits for
         self._made: list[tuple[int, Effect]] = []  # for clients, and not handed to the log yet
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
-        """The same of earlier turns, each with what the log has to be written up to."""
+        """The same for earlier turns, each with the point that the log must be written up to."""
         self.persister = Persister(device, store, meta, self._on_durable)
         promise = Promise(meta.cluster_id, meta.voters, meta.promised_epoch)
         self.controller = make_controller(self, promise)
@@ -123,7 +126,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     @_or_end
     def on_output(self, output: Output) -> None:
-        """Take one output of the ring, but for datagrams and notes, which are no part of this."""
+        """Take one output of the ring, except datagrams and notes, which are handled elsewhere."""
         if isinstance(output, (View, Transitional)):
             self._log.view(output.ring, output.members, regular=isinstance(output, View))
         self.controller.on_output(output)
@@ -138,8 +141,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def turn(self, in_slice: Callable[[], bool]) -> None:
         """Apply while `in_slice`, submit commands, hand over to the store, reply.
 
-        To hand over wakes a thread for the store and one for the log, and a client's socket takes a
-        call, however little there is: a member that is behind does it once for several turns.
+        Handing over wakes a thread for the store and one for the log, and costs a system call for
+        each client's socket, however little there is: a member that is behind hands over once for
+        several turns.
         """
         controller = self.controller
         pager = controller.replica.machine.pager
@@ -179,7 +183,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._ring.expect_mark(persister.meta.position)
 
     def _look_at(self, backups: Backups) -> None:
-        """Release what waited for them, and come again while anything does."""
+        """Release what waited for backups, and check again later while anything still waits."""
         self._waits_for_backups = self.controller.release_late()
         if self._waits_for_backups and not self._looks_again:
             self._looks_again = True
@@ -207,7 +211,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def may_reply(self) -> bool:
         """Whether clients may be written to.
 
-        The end of a view is known here before the controller has worked through what came before.
+        The end of a view is known here before the controller has worked through the earlier
+        outputs.
         """
         controller = self.controller
         return (
@@ -218,7 +223,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     @_or_end
     def reply(self) -> None:
-        """Write what is due to clients; nothing when the log cannot be written."""
+        """Write to clients what is due; nothing if the log cannot be written."""
         self._reply()
 
     def _reply(self) -> None:
@@ -245,7 +250,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         return bool(self._unlogged)
 
     def log_written(self) -> None:
-        """The member log was written further: reply to what waited for that."""
+        """The member log was written further: send the replies that waited for that."""
         if self._unlogged and self._unlogged[0][0] <= self._log.written:
             self.reply()
 
@@ -287,7 +292,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     @_or_end
     def _promise_durable(self, epoch: int, done: Callable[[], None]) -> None:
-        """Acknowledge a promise when nobody replies in an older view any more."""
+        """Acknowledge a promise once no member replies in an older view any more."""
         self._host.note("promised", f"epoch {epoch}")
         self._clock.later(
             self._lease.silent_in(self.controller.primary.members),
@@ -299,10 +304,10 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         done()
 
     def set_aside(self, done: Callable[[], None]) -> None:
-        """Mark the store, behind everything that was applied, as one that has no vote.
+        """Mark the store, behind everything that was applied, as having no vote.
 
-        What was made for clients, and what was released to them, is of a history that nobody goes
-        on by: at the same positions of the other one there is something else.
+        Effects for clients, and released positions, belong to an abandoned history: the other
+        history has something else at the same positions.
         """
         self._host.note("aside", f"{self.controller.replica.history} is not kept")
         self._made.clear()
@@ -316,7 +321,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self.persister.takes_back_vote(lambda: self._acknowledge(done))
 
     def begin_transfer(self, donor: Member, base: int) -> None:
-        """Reach the donor's state."""
+        """Start to fetch the donor's state."""
         self._host.note("transfer", f"from {donor.name} at or beyond {base}")
         self._transfers += 1
         self._clock.when_right(partial(self._begin_transfer, self._transfers, donor, base))
@@ -331,7 +336,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._clock.when_right(self._transfer.abort)
 
     def transfer_failed(self, reason: str) -> None:
-        """No state came: try again after a while, unless another one was ordered until then."""
+        """No state came: try again after a while, unless another transfer is ordered by then."""
         self._host.note("transfer_failed", f"state transfer failed, trying again: {reason}")
         delay_s = self._transfer_retry_s * 2 ** min(self._transfers_failed, RETRY_DOUBLINGS)
         self._transfers_failed += 1
@@ -343,7 +348,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self.controller.transfer_failed()
 
     def tail_failed(self, reason: str) -> None:
-        """What came does not lead on: drop the rest of it, and try again."""
+        """The received items do not continue this state: drop the rest, and try again."""
         self.abort_transfer()
         self.transfer_failed(reason)
 
@@ -358,12 +363,12 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._host.schedule()
 
     def may_replace(self, history: History) -> bool:
-        """Whether a state at this point of the primary's history may take the place of the own.
+        """Whether a state at this point of the primary's history may replace this member's own.
 
-        A store with a vote stands for all that was confirmed while it was among the majority: that
-        lies at or before its position, on the history of every later primary.  What takes its place
-        must hold it, or a later primary could do without.  The store's own end need not be reached:
-        it may be of a history that nobody confirmed.
+        A store with a vote stands for everything confirmed while it was among the majority: that
+        lies at or before its position, on the history of every later primary. Its replacement must
+        hold all of that, or a later primary could be formed without it. The replacement need not
+        reach the store's own end, which may be of a history that was never confirmed.
         """
         persister = self.persister
         return (
@@ -373,7 +378,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         )
 
     def state_received(self, replica: Replica, received: StoreT) -> bool:
-        """Go on from a received and verified state; False: it is not wanted, nor is its store."""
+        """Go on from a received and verified state; False: neither it nor its store is wanted."""
         if self._host.stopping or self.persister.switching or not self.controller.takes_state:
             return False
         self._go_on_from(replica, received)
@@ -420,15 +425,15 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self.persister.counts()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        """Keep effects for the clients, until the log has what they come from."""
+        """Keep effects for the clients until the log has the items that caused them."""
         self._made += effects
 
     def release(self, position: int) -> None:
-        """Let what waited for `position` be acknowledged."""
+        """Allow acknowledgements of everything up to `position`."""
         self._clients.release(position)
 
     def fence(self, reason: str) -> None:
-        """Note that clients get nothing; `may_reply` sees to it."""
+        """Note that clients get nothing; `may_reply` enforces it."""
         self._host.note("fence", f"not in the primary view: {reason}")
         self._log.inactive(reason)
 

@@ -1,10 +1,10 @@
-"""What a member hands to its store, in which order, and the meta record in force.  Pure.
+"""Hands a member's entries, promises and checkpoints to its store, in order. Pure.
 
 Everything applied goes to the writer in order; a promise goes behind it, so that a durable promise
-implies a durable state at its base.  A checkpoint is made when the log since the last one has grown
-large, so that its cost stays a constant share of the writing. Bodies that are not whole yet do not
-count: a checkpoint would write them again, and let go of no more, while who sends a large message
-takes the disk from all others as it is.
+implies a durable state at its base. A checkpoint is made when the log since the last one has grown
+large, so that its cost stays a constant share of the writing. Incomplete bodies do not count: a
+checkpoint would write them again without freeing anything, and the sender of a large message
+already takes enough of the disk from all others.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class CheckpointFeed(Protocol):
     bytes: int
 
     def cancel(self) -> None:
-        """Make no more of it: its store is given up."""
+        """Stop making it: its store is given up."""
 
 
 class Writer(Protocol):
-    """Commits to one open store, in order and behind the caller's back."""
+    """Commits to one open store, in order and in the background."""
 
     def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
-        """Take one entry, contiguous with the one before."""
+        """Take one entry, contiguous with the previous one."""
 
     def submit_meta(self, meta: Meta, done: Callable[[], None]) -> None:
-        """Make `meta` durable after all that was submitted; then call `done`."""
+        """Make `meta` durable after everything submitted so far; then call `done`."""
 
     def checkpoint(
         self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
     ) -> CheckpointFeed:
-        """Write a checkpoint of the present state beside the commits; then call `done`, or
-        `given_up` where there is no space for it."""
+        """Write a checkpoint of the current state between commits; then call `done`, or
+        `given_up` if there is no space for it."""
 
     def close(self) -> None:
-        """Commit what was submitted and end; blocks."""
+        """Commit everything submitted and end; blocks."""
 
 
 StoreT = TypeVar("StoreT", bound=Store)
@@ -56,21 +56,21 @@ class StoreDevice(Protocol[StoreT, WriterT]):
     """Where stores live: a directory, or a simulated disk."""
 
     def open_writer(self, store: StoreT, on_durable: Callable[[int], None]) -> WriterT:
-        """Return what writes `store`; `on_durable(position)` follows each commit."""
+        """Return a writer for `store`; `on_durable(position)` follows each commit."""
 
     def switch(
         self, writer: WriterT, received: StoreT, current: StoreT, meta: Meta,
         done: Callable[[StoreT], None],
     ) -> None:  # fmt: skip
-        """Once `writer` has ended, put `received`, marked with `meta`, in the place of `current`,
-        atomically; then call `done` with it, open.  A failure is one of the writer's."""
+        """Once `writer` has ended, atomically replace `current` by `received`, marked with `meta`;
+        then call `done` with it, open. A failure counts as one of the writer's."""
 
     async def settled(self, patience_s: float) -> None:
         """Wait until no switch is under way; `StoreStuck` when the disk does not answer."""
 
 
 class Persister(Generic[StoreT, WriterT]):
-    """The durable half of a member.  `on_durable(position)` follows each commit."""
+    """The durable half of a member. `on_durable(position)` follows each commit."""
 
     def __init__(
         self,
@@ -104,14 +104,14 @@ class Persister(Generic[StoreT, WriterT]):
         return writer
 
     def _report(self, writer: WriterT, position: int) -> None:
-        """So much is durable.  What a store that is replaced has is no news, and no longer is what
-        was reported with a commit that held more."""
+        """Report a durable position, except that of a store being replaced, and one not beyond an
+        earlier report."""
         if self.writer is writer and not self.switching and position > self._reported:
             self._reported = position
             self._on_durable(position)
 
     def keep(self, replica: Replica, promise: Promise, *, counts: bool = True) -> None:
-        """Hand over what was applied since the last call; `counts`: with it the store may vote.
+        """Hand over everything applied since the last call; `counts`: with it the store may vote.
 
         It waits while a received store is being put in force.
         """
@@ -126,30 +126,30 @@ class Persister(Generic[StoreT, WriterT]):
             self._log_bytes += len(batch.entry)
             self._behind += len(batch.entry)
         if self._feed is not None or not self.may_checkpoint(replica) or replica.half_way:
-            return  # of a state that an item left half-way, nothing may be kept
+            return  # nothing may be kept of a state that an item left half-way
         if self._log_bytes > self.log_bytes_limit(replica) or self._requested:
             self._checkpoint(replica)
 
     def may_checkpoint(self, replica: Replica) -> bool:
-        """Whether the state is one to go on from: not disputed, not broken, not to be replaced."""
+        """Whether the state may be resumed from: not disputed, not broken, not to be replaced."""
         return not (self.hold_checkpoints or self.switching or replica.broken)
 
     def request_checkpoint(self) -> None:
-        """Make a checkpoint as soon as there is none under way."""
+        """Make a checkpoint as soon as none is under way."""
         self._requested = True
 
     @property
     def checkpoint_to_come(self) -> bool:
-        """Whether one is being made, or was asked for."""
+        """Whether a checkpoint is being made, or was requested."""
         return self._requested or self._feed is not None
 
     @property
     def bytes_to_start(self) -> tuple[int, int]:
-        """As `Store.bytes_to_start`, with what was handed over, and without asking the store."""
+        """As `Store.bytes_to_start`, including what was handed over, without asking the store."""
         return self._checkpoint_bytes, self._behind
 
     def log_bytes_limit(self, replica: Replica) -> int:
-        """With how much log behind the checkpoint the next one is due."""
+        """The size of the log behind the checkpoint at which the next one is due."""
         limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
         return limit + replica.machine.unfinished_bytes
 
@@ -185,7 +185,7 @@ class Persister(Generic[StoreT, WriterT]):
         feed = self._feed = self.writer.checkpoint(replica, done, given_up)
 
     def promise(self, promise: Promise, done: Callable[[], None]) -> None:
-        """Make a promise durable, behind everything that was handed over; then call `done`."""
+        """Make a promise durable behind everything handed over so far; then call `done`."""
         marker = self.meta.marker if self.meta.marker is Marker.CLEAN else Marker.DIRTY
         self.meta = replace(
             self.meta, cluster_id=promise.cluster_id, voters=promise.voters,
@@ -194,13 +194,13 @@ class Persister(Generic[StoreT, WriterT]):
         self.writer.submit_meta(self.meta, done)
 
     def takes_back_vote(self, done: Callable[[], None]) -> None:
-        """Make durable that this store is as one that is joining; then call `done`."""
+        """Durably mark this store as joining, without a vote; then call `done`."""
         self.meta = replace(self.meta, marker=Marker.JOINING)
         self._uncounted = self.meta.position
         self.writer.submit_meta(self.meta, done)
 
     def counts(self) -> None:
-        """Let a store vote that was marked as joining; from then on it is reported as durable."""
+        """Let a store that was marked as joining vote; from then on it is reported as durable."""
         if self.meta.marker is Marker.JOINING:
             self.meta = replace(self.meta, marker=Marker.DIRTY)
             writer, position = self.writer, self.meta.position
@@ -214,9 +214,9 @@ class Persister(Generic[StoreT, WriterT]):
     def adopt(self, received: StoreT, replica: Replica, *, counts: bool) -> None:
         """Go on with a store that was received and verified; the old one is set aside.
 
-        `replica` is what it gave.  What this member promised to others it keeps.  Its cluster is
-        that of the state: the old store may have that of a first start that broke off.  The disk
-        takes its time: until the new store is in force the old one is what a crash would leave.
+        `replica` is its state. The member keeps its own promises. Its cluster becomes that of the
+        state: the old store may name one from a first start that broke off. The switch takes time
+        on disk: until the new store is in force, a crash leaves the old one.
         """
         assert not self.switching
         self.cancel_checkpoint()
@@ -241,7 +241,7 @@ class Persister(Generic[StoreT, WriterT]):
             call()
 
     def when_in_force(self, call: Callable[[], None]) -> None:
-        """Call, in order, as soon as no received store waits to be in force."""
+        """Call, in order, as soon as no received store is waiting to come into force."""
         if self.switching:
             self._when_in_force.append(call)
         else:
@@ -253,8 +253,8 @@ class Persister(Generic[StoreT, WriterT]):
 
     @property
     def for_others(self) -> StoreT | None:
-        """The store that this member's state is in, to be read; None while it is not in force: what
-        it replaces may be of another history."""
+        """The store with this member's state, for reading; None while it is not in force: the store
+        that it replaces may be of another history."""
         return None if self.switching else self.store
 
     def cancel_checkpoint(self) -> None:

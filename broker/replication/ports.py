@@ -1,4 +1,4 @@
-"""What one member needs of its surroundings, as small ports.
+"""The ports of one member: small interfaces to everything that it needs from its surroundings.
 
 A process implements them with sockets, an event loop and LMDB, the simulator with virtual time.
 """
@@ -21,17 +21,17 @@ from vsync.types import Guarantee, Member, RingId
 
 
 class Shell(Protocol):
-    """What the controller orders; every call returns at once."""
+    """Carries out the controller's orders; every call returns at once."""
 
     def multicast(self, payload: bytes, *, urgent: bool = True) -> bool:
         """Submit to the ring with guarantee SAFE; False: no room now."""
 
     def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
-        """Make what was applied and then the promise durable; then call `done`."""
+        """Make everything applied durable, and after it the promise; then call `done`."""
 
     def set_aside(self, done: Callable[[], None]) -> None:
-        """Acknowledge nothing of the own history any more, and make durable that the own store has
-        no vote, whatever it says; then call `done`."""
+        """Acknowledge nothing more of this member's own history, and durably mark its store as
+        having no vote, whatever the store says; then call `done`."""
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Reach a state at or beyond `base`: call `state_received`, or `tail_is_here`, or both."""
@@ -43,10 +43,10 @@ class Shell(Protocol):
         """Return the next item of the donor's log; None when none is here yet."""
 
     def tail_failed(self, reason: str) -> None:
-        """The items that came are not what follows: call `transfer_failed` after a while."""
+        """The received items do not follow the state: call `transfer_failed` after a while."""
 
     def transfer_done(self) -> None:
-        """The state has met what is ordered: nothing more is needed of the donor."""
+        """The state has met the ordered items: nothing more is needed from the donor."""
 
     def state_is_level(self) -> None:
         """The state is the primary's: its store counts from here on."""
@@ -96,17 +96,18 @@ class Ring(Protocol):
         """Report a new durable position with the next token."""
 
     def expect_mark(self, mark: int) -> None:
-        """The disk has begun on what leads to this one."""
+        """The disk has begun the write that leads to this mark."""
 
 
 class Lease(Protocol):
-    """How long this member may act on a view that may be over, and when the others have stopped."""
+    """Limits how long this member may act on a view that may be over, and tells when the others
+    have stopped."""
 
     def holds(self, ring: RingId) -> bool:
         """Whether this member may still act on the view `ring`."""
 
     def silent_in(self, members: Collection[Member]) -> float:
-        """Return in how many seconds all that are not in `members` have stopped replying."""
+        """Return the seconds until all that are not in `members` have stopped replying."""
 
 
 class Clock(Protocol):
@@ -146,19 +147,19 @@ class Clients(Protocol):
         """The position up to which acknowledgements were released."""
 
     def take_commands(self) -> list[Command]:
-        """Return what clients asked for since the last call, in order of arrival."""
+        """Return the clients' commands since the last call, in order of arrival."""
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        """Keep what the machine made for them, in order, until `flush` writes it."""
+        """Keep the machine's effects for them, in order, until `flush` writes them."""
 
     def release(self, position: int) -> None:
         """Everything up to `position` may be acknowledged."""
 
     def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
-        """Write what is due; return the positions of the publishes confirmed by that.
+        """Write what is due; return the positions of the publishes that this confirmed.
 
-        Nothing of the machine's unless `may_reply`; `soon`: it may not, but that may change in a
-        moment.
+        Writes no output of the machine unless `may_reply`; `soon`: it may not reply now, but may in
+        a moment.
         """
 
     def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
@@ -169,11 +170,11 @@ class Clients(Protocol):
         """Connections of an older session are void."""
 
     def set_aside(self) -> None:
-        """All connections are void; what was released is of a history that is not kept."""
+        """All connections are void; the released positions belong to a discarded history."""
 
 
 class EvidenceLog(AppliedLog, Protocol):
-    """The member log: evidence for whoever checks this member afterwards."""
+    """The member log: evidence for checking this member afterwards."""
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
         """The ring delivered a configuration."""
@@ -185,7 +186,7 @@ class EvidenceLog(AppliedLog, Protocol):
         """This member is in no primary view any more."""
 
     def decided(self, epoch: int) -> None:
-        """What is applied next was unstable; the primary view of `epoch` decided it."""
+        """The items applied next were unstable; the primary view of `epoch` decided them."""
 
     def durable(self, position: int) -> None:
         """The own store holds everything up to `position`."""
@@ -198,34 +199,34 @@ class EvidenceLog(AppliedLog, Protocol):
 
     @property
     def written(self) -> int:
-        """What was recorded before `flush` returned this number, or a lower one, is in the file."""
+        """All records made before `flush` returned this number, or a lower one, are in the file."""
 
     @property
     def unflushed(self) -> bool:
         """Whether anything was recorded since the last `flush`."""
 
     def flush(self) -> int:
-        """Have what was recorded so far written, soon; return what `written` is by then.
+        """Have everything recorded so far written soon; return the value of `written` by then.
 
-        Whoever does so calls `ReplicatedMember.log_written` afterwards, if that is awaited.
+        The writer calls `ReplicatedMember.log_written` afterwards, if that is awaited.
         """
 
 
 class Host(Protocol):
-    """The process around a member: the one way back up."""
+    """The process around a member: the member's only calls upwards."""
 
     @property
     def stopping(self) -> bool:
-        """Whether it is on its way out, and nothing new may begin."""
+        """Whether the process is ending, and nothing new may begin."""
 
     def schedule(self) -> None:
-        """Call `turn` soon; once however often this is asked for."""
+        """Call `turn` soon, once, however often this is called."""
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
         """Stop this member; it can do no good here."""
 
     def failed(self, error: Exception) -> None:
-        """Something of ours raised: stop, and keep the evidence."""
+        """The broker's own code raised: stop, and keep the evidence."""
 
     def voted(self, verdict: DigestVerdict) -> None:
         """A digest vote was decided."""
@@ -238,7 +239,7 @@ class Host(Protocol):
 
 
 class Ports(NamedTuple):
-    """Everything that is not replication, for one member."""
+    """One member's ports to everything outside replication."""
 
     ring: Ring
     lease: Lease
@@ -250,7 +251,7 @@ class Ports(NamedTuple):
 
 
 class MemberState(Protocol):
-    """A member's controller, as far as others look at it and change nothing."""
+    """A member's controller, read-only for others."""
 
     label: str
     """The address that this member has for clients, amqp:tcp:HOST:PORT,..."""

@@ -1,9 +1,9 @@
 """The apply loop: an ordered item in; machine, chains, store entry, log record and effects out.
 
-The replica is pure: it touches no disk and no socket.  What it makes durable it hands out as
-`AppliedBatch`s, what clients must see as effects with their position, what the member log must hold
-as calls on the log.  Restart, join and ordinary running apply items through the same method, so
-that a state is always a checkpoint and the items after it.
+The replica is pure: it touches no disk and no socket. It hands out data to make durable as
+`AppliedBatch`s, results for clients as effects with their position, and evidence for the member log
+as calls on the log. Restart, join and normal operation apply items through the same method, so that
+a state is always a checkpoint and the items after it.
 Decision: docs/decisions/0018-one-state-model-one-way-back.md.
 """
 
@@ -61,15 +61,15 @@ _IN_RUNS = {
     ACK: (bytes([ACK, ACK]), apply_acks),
 }
 UNAWAITED = frozenset((ACK, NACK, SENT, TICK, DIGEST))
-"""Kinds of commands that are answered to nobody: no client waits for them to be durable."""
+"""Kinds of commands that get no reply: no client waits for them to be durable."""
 
 
 class Divergence(Exception):
-    """What was re-executed does not give the recorded chain: this store or this code is wrong."""
+    """Re-execution does not give the recorded chain: this store or this code is wrong."""
 
 
 class ExecutionFailed(Exception):
-    """The machine raised: ours to mend, and this replica is unusable from here on.
+    """The machine raised: a fault of the broker, and this replica is unusable from here on.
 
     Decision: docs/decisions/0013-validate-then-mutate.md.
     """
@@ -87,7 +87,7 @@ class ExecutionFailed(Exception):
 
 
 class Withheld(Exception):
-    """The next item holds a command at which this member failed before; nothing was executed."""
+    """The next item holds a command on which this member failed before; nothing was executed."""
 
     def __init__(self, position: int, order: bytes) -> None:
         super().__init__(f"the command at position {position} is quarantined")
@@ -95,7 +95,7 @@ class Withheld(Exception):
 
 
 class Item(NamedTuple):
-    """One ordered item with where it came from.  `body` is a blob or an activation."""
+    """One ordered item with its origin. `body` is a blob or an activation."""
 
     epoch: int
     ring: RingId
@@ -162,36 +162,37 @@ class Replica:
         self.shutdown_id = ""
         self.own_blob_no = 0  # the last own blob that was applied in the present session
         self.withheld: Mapping[bytes, tuple[int, ...]] = {}
-        """Items, by the order chain after them, that are not executed as they stand: the indices of
-        the commands in the item that get the outcome 541 instead; none: go no further."""
+        """Items, by the order chain after them, that are not executed in full: the indices of the
+        commands in the item that get the outcome 541 instead; none: go no further."""
         self.skipped = 0
         self.broken = False  # a command raised half-way: this state is nothing's state any more
         self.half_way = False  # in an item, between two positions or within one: it goes on later
         self.counters: dict[str, int] = {}
         self.awaited = False
-        """Whether somebody may wait for what was applied since the last cut to become durable."""
+        """Whether a client may be waiting for items applied since the last cut to be durable."""
         self._parts: list[bytes] = []
         self._parts_first = 0
 
     # -- applying --------------------------------------------------------------------------------
 
     def look_ahead(self) -> Iterator[None]:
-        """Do in small steps what may be done before a cold activation, which is the next item to be
-        applied.  It changes nothing."""
+        """Do, in small steps, the work that may be done ahead of a cold activation, which is the
+        next item to apply. Changes nothing."""
         return find_survivors(self.machine)
 
     def apply(self, item: Item) -> Applied:
         """Apply one ordered item at the next positions.  Client errors are outcomes, never raised.
 
-        An exception out of the machine is ours (a bug, no memory) and raised as `ExecutionFailed`:
-        the caller stops this member.  `Withheld` is raised before anything changes.
+        An exception from the machine is the broker's fault (a bug, no memory) and is raised as
+        `ExecutionFailed`: the caller stops this member. `Withheld` is raised before anything
+        changes.
         """
         applied = self.execute(item)
         self.record(applied)
         return applied
 
     def execute(self, item: Item) -> Applied:
-        """Do the same but for the member log.  It may wait for messages that are on disk."""
+        """Do the same without the member log. May wait for messages that are on disk."""
         body = item.body
         hashed = item_hash(body)
         first = self.history.position + 1
@@ -228,7 +229,7 @@ class Replica:
         )  # fmt: skip
 
     def record(self, applied: Applied) -> None:
-        """Put the item that was executed last into the member log."""
+        """Record the item executed last in the member log."""
         if self.log is not None:
             self.log.batch(applied, self.history, self.machine.root())
 
@@ -346,7 +347,7 @@ class Replica:
         return bool(self._parts)
 
     def cut(self) -> AppliedBatch | None:
-        """Return all that was applied since the last cut as one commit, or None."""
+        """Return everything applied since the last cut as one commit, or None."""
         if not self._parts:
             return None
         parts, self._parts, self.awaited = self._parts, [], False
@@ -361,10 +362,10 @@ class Replica:
     def replay(self, entry: bytes, end: int | None = None, *, checks: bool = True) -> None:
         """Apply the items of one store entry again, without effects, log or new commits.
 
-        An entry may begin before the checkpoint that this state came from: what is handed to the
-        store before and after a checkpoint can become one commit.  Nothing is applied beyond
-        position `end`.  With `checks` raises `Divergence` at the first item that does not give the
-        recorded chain; without, the caller looks at what comes out.
+        An entry may begin before the checkpoint that this state came from, because items handed to
+        the store before and after a checkpoint can share one commit. Nothing is applied beyond
+        position `end`. With `checks` raises `Divergence` at the first item that does not give the
+        recorded chain; without, the caller examines the result.
         """
         for recorded in records_of(entry):
             if end is not None and recorded.first > end:
@@ -379,11 +380,11 @@ class Replica:
         self.awaited = False
 
     def follow(self, recorded: Recorded) -> None:
-        """Apply the next item of another member's log: history, but none of this session's."""
+        """Apply the next item of another member's log: history, but not of this session."""
         self.followed(recorded, self.execute(recorded.item))
 
     def followed(self, recorded: Recorded, applied: Applied) -> None:
-        """That item was executed: it is kept for store and log like any other.
+        """Keep that executed item for store and log, like any other.
 
         Raises `Divergence`, and is `broken`, when it does not give the recorded chain.
         """

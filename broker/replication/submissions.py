@@ -1,21 +1,21 @@
-"""Own commands on their way into the order: numbered, resent after a view change, never twice.
+"""Submits a member's own commands for ordering: numbered, resent after a view change, never twice.
 
-Every blob of a session has a number; the machine accepts exactly the next one.  A blob that was
-ordered outside a primary view was dropped by all members and is submitted again here when the
-session goes on; one that was ordered twice is refused the second time.  So a session's commands
-are applied exactly once and in order, or its clients are disconnected.
+Every blob of a session has a number; the machine accepts exactly the next one. A blob that was
+ordered outside a primary view was dropped by all members, and is submitted again when the session
+goes on; a blob that was ordered twice is refused the second time. So a session's commands are
+applied exactly once and in order, or its clients are disconnected.
 
 Commands wait in three lanes.  A connection that publishes is *bulk* from its first publish on; all
 others (acks of consumers, closes, the member's own commands) are *express* and go first, so that a
 deep window of publishes does not starve the acks that make room for deliveries.  Within a
-connection order is kept: whatever it sent before its first publish went express.  A connection of
-which parts of a large message wait is *large* meanwhile: that lane takes turns with the bulk, and
-goes at the pace at which a majority has it on disk.  Only a few blobs are on the ring at a time,
-since nothing can overtake there.
+connection order is kept: everything it sent before its first publish went express. A connection is
+*large* while parts of a large message from it wait: that lane takes turns with the bulk lane, and
+goes no faster than a majority writes it to disk. Only a few blobs are on the ring at a time, since
+nothing can overtake there.
 
-An ordered item costs every member as much as some ten commands.  So express commands take along
-what waits in bulk where both fit a blob, and while some blobs are under way one that is not full
-waits until one of them is applied.
+An ordered item costs every member as much as some ten commands. So express commands take waiting
+bulk commands along where both fit one blob, and while several blobs are under way, one that is not
+full waits until one of them is applied.
 Decision: docs/decisions/0083-a-busy-member-works-in-runs.md.
 """
 
@@ -40,44 +40,45 @@ from broker.machine.digest import canonical
 from broker.machine.requests.properties import HAS_HEADERS
 
 BLOB_BYTES_TARGET = 96_000
-"""Of a blob of many small commands: a few ring frames.
+"""The target size of a blob of many small commands: a few ring frames.
 Decision: docs/decisions/0088-a-run-is-few-steps.md."""
 FEW_COMMANDS, FEW_COMMANDS_BYTES_MAX = 64, 4 * BLOB_BYTES_TARGET
-"""So few commands with larger bodies share a blob of more frames, since an ordered item costs
-every member as much as several commands do.  The ring sends larger single commands in pieces, too.
+"""Up to this many commands with larger bodies share a blob of more frames, since an ordered item
+costs every member as much as several commands. The ring also sends larger single commands in
+pieces.
 Decision: docs/decisions/0047-large-bodies-share-an-item.md."""
 COMMAND_OVERHEAD_BYTES = 48
 UNIT_BYTES = 8
-"""A command that costs more than its bytes tell counts as so many more for each unit of work
-(`broker.machine.limits`)."""
+"""The bytes that each unit of work (`broker.machine.limits`) adds to the size of a command that
+costs more than its bytes suggest."""
 BLOB_WORK_MAX = 24_000
-"""500 commands, or 3,000 units, some six milliseconds, fill a blob: it is applied in one go."""
+"""500 commands, or 3,000 units (some six milliseconds), fill a blob, which is applied in one go."""
 ON_THE_RING_COMMANDS_MAX = 512
 ON_THE_RING_WORK_MAX = 8 * BLOB_WORK_MAX
 ON_THE_RING_BYTES_MAX = 4 * FEW_COMMANDS_BYTES_MAX
 ON_THE_RING_BLOBS_MIN = 2
-"""On the ring nothing can overtake: what waits there makes an ack's round trip longer, by the time
-that all members take to apply it.  That time is one of commands and their work; a body costs a
-copy or two, so of bytes there may be more.  So much is enough for a full token visit, and two blobs
-may be under way however large they are."""
+"""On the ring nothing can overtake: blobs that wait there lengthen an ack's round trip by the time
+that all members take to apply them. That time depends on commands and their work; a body costs only
+a copy or two, so more bytes are allowed. These limits are enough for a full token visit, and two
+blobs may be under way however large they are."""
 UNFILLED_BLOBS_MAX = 4
-"""While so many blobs are under way, the next one waits until it is full or one is applied."""
+"""While this many blobs are under way, the next one waits until it is full or one is applied."""
 LARGE_ON_THE_RING_MAX = 2
-"""Blobs of parts of large messages: what else is sent waits behind no more."""
+"""The most blobs of large messages' parts on the ring: other commands wait behind no more."""
 LARGE_WINDOW_BYTES_MAX = 3_000_000
-"""Of these, so many bytes at most are on their way to the disks of a majority: the ring takes them
-faster than disks do, and whatever is ordered and committed beside them waits for all of them.
+"""The most bytes of these on their way to the disks of a majority: the ring takes them faster than
+disks do, and everything ordered and committed beside them waits for all of them.
 Decision: docs/decisions/0137-parts-go-at-the-pace-of-a-majority.md."""
 LARGE_LATE_US = 20_000
 LARGE_LATE_SHARE = 5, 4
 LARGE_ALONE_US_MAX = 1_000_000
-"""Who waits for a majority beside them shall not wait much longer than that; or, where disks or
-links are slow, than for one blob that is sent alone."""
+"""Clients that wait for a majority beside them should not wait much longer than this; or, where
+disks or links are slow, than for one blob that is sent alone."""
 LARGE_WINDOW_STEPS = 32
 LARGE_WINDOW_CUT = 4
 """Steps from no window to the largest, and the share by which a late mark makes it smaller."""
 LARGE_WAITING_BYTES_MAX = 1_000_000
-"""Above this many bytes of these that wait, who sends large messages waits."""
+"""Above this many waiting bytes of these, the senders of large messages wait."""
 OUTSTANDING_BYTES_MAX = 4_000_000
 """Above this many unapplied bytes publishers wait (their sockets are not read)."""
 
@@ -96,7 +97,7 @@ class _Blob(NamedTuple):
 
 
 class Lane:
-    """Commands that wait, cut into batches when they are added."""
+    """Waiting commands, cut into batches as they are added."""
 
     def __init__(self) -> None:
         self.batches: deque[list[Command]] = deque()
@@ -148,11 +149,11 @@ class Lane:
 
 
 class LargeLane:
-    """What connections send while parts of a large message of theirs wait.
+    """Commands of connections while parts of their large messages wait.
 
-    It takes turns with the lane of all others.  A connection enters with its first part and leaves
-    when nothing of it waits here; so that its commands keep their order, a batch waits until all
-    that was in the other lanes when it was made has been sent.
+    The lane takes turns with the bulk lane. A connection enters with its first part and leaves when
+    none of its commands wait here. To keep a connection's commands in order, a batch waits until
+    everything that was in the other lanes when it was made has been sent.
     """
 
     def __init__(self, others: tuple[Lane, ...]) -> None:
@@ -196,11 +197,11 @@ class LargeLane:
 
 
 class LargePace:
-    """How many bytes of large messages may be sent and not be durable at a majority.
+    """Limits the bytes of large messages that are sent and not yet durable at a majority.
 
-    This window grows by a step whenever a majority has soon what filled it, and shrinks by a share
-    when it is late, once for what was on its way by then.  However small it is, the next blob goes
-    when there is none on its way.
+    This window grows by a step whenever a majority soon has what filled it, and shrinks by a share
+    when the majority is late, once for everything on its way by then. However small the window is,
+    the next blob goes when none is on its way.
     """
 
     def __init__(self, most: int = LARGE_WINDOW_BYTES_MAX) -> None:
@@ -228,7 +229,7 @@ class LargePace:
         self._bytes += size
 
     def applied(self, position: int, size: int, sent_us: int) -> None:
-        """It is applied here, and ends at `position`; 0: nothing is known of where it is."""
+        """The blob is applied here, and ends at `position`; 0: its position is not known."""
         if position:
             self._applied.append((position, size, sent_us))
         else:
@@ -254,7 +255,7 @@ class LargePace:
             self._bytes -= applied.popleft()[1]
 
     def state_replaced(self) -> None:
-        """What is applied is in another history now: it is waited for no more."""
+        """Applied blobs are in another history now: wait for them no more."""
         self._bytes -= sum(size for _, size, _ in self._applied)
         self._applied.clear()
 
@@ -306,18 +307,18 @@ class Submissions:
 
     @property
     def large_full(self) -> bool:
-        """Whether those that send large messages should wait."""
+        """Whether senders of large messages should wait."""
         return self._large.lane.bytes_waiting > LARGE_WAITING_BYTES_MAX
 
     @property
     def outstanding(self) -> int:
-        """How many blobs are not applied yet, those that still have no number included."""
+        """The number of blobs not applied yet, including those without a number."""
         lanes = self._express, self._bulk, self._large.lane
         waiting = sum(len(lane.batches) for lane in lanes)
         return len(self._sent) + len(self._again) + waiting
 
     def submit(self, commands: list[Command]) -> None:
-        """Take commands in order, and send what the ring has room for."""
+        """Take commands in order, and send as many as the ring has room for."""
         assert self.session, "no session yet: nobody can have sent commands"
         publishers, express, bulk = self._publishers, self._express, self._bulk
         weight, large = self._weight, self._large
@@ -353,7 +354,7 @@ class Submissions:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the ring has room for: first what was sent before, then express, then bulk."""
+        """Send as much as the ring has room for: first resent blobs, then express, then bulk."""
         if not self.open:
             return
         while self._again:
@@ -389,7 +390,7 @@ class Submissions:
             self._sent_commands += blob.commands
 
     def _next_lane(self) -> Lane | None:
-        """Which one has its turn; None: nothing may be sent now."""
+        """The lane whose turn it is; None: nothing may be sent now."""
         if self._express.batches:
             return self._express
         bulk = self._bulk if self._bulk.batches else None
@@ -406,7 +407,7 @@ class Submissions:
         )
 
     def _fills(self, lane: Lane) -> bool:
-        """Whether its batch waits for more, as enough is under way without it."""
+        """Whether the lane's batch waits for more commands, as enough is under way without it."""
         under_way = len(self._sent) - self._sent_large
         return (
             len(lane.batches) == 1
@@ -415,7 +416,7 @@ class Submissions:
         )
 
     def _goes_along(self, lane: Lane) -> bool:
-        """Whether what waits longest in bulk fits behind all of the express commands."""
+        """Whether the oldest bulk batch fits behind all of the express commands."""
         bulk = self._bulk
         return (
             lane is self._express
@@ -448,12 +449,12 @@ class Submissions:
                     self.pace.applied(position, blob.size, blob.sent_us)
 
     def durable(self, position: int) -> None:
-        """A majority has everything up to `position`: what waits for that may be sent."""
+        """A majority has everything up to `position`: send what waited for that."""
         if self.pace.waits:
             self.pace.durable(position, self._now_us())
 
     def state_replaced(self) -> None:
-        """Wait for nothing of a state in whose place another one came."""
+        """Stop waiting for anything of a state that was replaced."""
         self.pace.state_replaced()
 
     def suspend(self) -> None:
@@ -461,7 +462,7 @@ class Submissions:
         self.open = False
 
     def resume(self, last_applied: int) -> None:
-        """The session goes on in a new primary view: send again what was not applied."""
+        """The session goes on in a new primary view: send unapplied blobs again."""
         self.applied(last_applied)
         self._again.extendleft(reversed(self._sent))
         self._sent.clear()
@@ -469,7 +470,7 @@ class Submissions:
         self.flush()
 
     def start(self, session: int) -> None:
-        """A new session begins; whatever the old one had under way is gone with its clients."""
+        """A new session begins; the old one's unapplied commands are gone with its clients."""
         self.session = session
         self._next_number = 1
         for lane in (self._express, self._bulk, self._large):
@@ -488,8 +489,8 @@ class Submissions:
 
 
 def _payload_bytes(command: Command) -> int:
-    """Return about how many bytes of client data it carries, if it is no Publish: of publishes, of
-    a body, of arguments, or of what an operator defines."""
+    """Return about how many bytes of client data a command other than Publish carries: publishes, a
+    body, arguments, or an operator's definitions."""
     if command[0] == TX_COMMIT:
         _, _, _, publishes, _ = cast("TxCommit", command)
         return sum(len(p) + len(body) for *_, p, body in publishes)

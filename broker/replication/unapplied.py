@@ -1,4 +1,4 @@
-"""What is ordered here and not applied yet, and what moves it on: in its order, and bounded.
+"""Holds items that are ordered but not applied yet, and applies them in order, within bounds.
 
     output of the ring -> held_back    `on_output`, only while a view waits for the items before
                                        it, and they for the disk; all behind the view waits, too
@@ -11,24 +11,25 @@
     execution          -> the state    at once; or at each `step` a part, or when a page is read:
                                        half way until then
 
-Of these the first that has anything is what a `step` moves, from the bottom up: what is under way,
-then work, then what was held back, then the catch-up (`Unapplied.step`).
+A `step` moves the first of these that is not empty: the execution under way, then work, then the
+held-back outputs, then the catch-up (`Unapplied.step`).
 
-A member applies in slices, beside its ring.  What is ordered faster than it applies waits in a
-`WorkQueue`; one that is full is worked off as more comes, one for one and before the token is
-passed again.  So the slowest member sets the pace, its memory stays bounded, and no pause is
-longer than what came needs: who applied half of a long queue at once would lose the token.
+A member applies in slices, between its work for the ring. Items ordered faster than it applies them
+wait in a `WorkQueue`. When the queue is full, each new item makes the member apply an old one
+before the token is passed again. So the slowest member sets the pace, its memory stays bounded, and
+no pause is longer than the new items require: applying half of a long queue at once would lose the
+token.
 
-What is ordered while a member is brought to the state of the primary waits in a `CatchUp`.  The
-member is led along the primary's history, from outside, until it *meets* what is kept: its
-order chain is the one that the first kept item follows, or that of a later place among them.  From
-then on the kept items are applied like any others, the oldest first, while new ones join at the
-end.  Before, they are given up beyond a bound: the way from outside leads to what follows them.
+Items ordered while a member is brought to the primary's state wait in a `CatchUp`. The transfer
+leads the member along the primary's history until it *meets* the kept items: its order chain is the
+one that the first kept item follows, or that of a later place among them. From then on the kept
+items are applied like any others, oldest first, while new ones join at the end. Before that, kept
+items beyond a bound are dropped, because the transfer leads past them.
 
-Items are applied in their order, so where one needs messages that are on disk and not read yet,
-what follows it waits; ring, clients and everything else go on meanwhile.  The pause may lie within
-a command: until it is over the state is *half way*, and nothing may be made of it (no checkpoint,
-no scrub, no report to a view), as it is at no position.
+Items are applied in order, so while one needs messages that are on disk and not read yet, the items
+after it wait; ring, clients and everything else go on. The pause may fall within a command: until
+it is over the state is *half way*, and nothing may use it (no checkpoint, no scrub, no report to a
+view), because it is at no position.
 Decision: docs/decisions/0060-applying-waits-for-the-disk.md.
 """
 
@@ -48,23 +49,23 @@ T = TypeVar("T")
 WORK_ITEMS_MAX = 512
 """Events that may wait: some 12 MB of blobs of small commands."""
 WORK_BYTES_MAX = 16 << 20
-"""Bytes of their items: those of a few large commands are eight times as large, and one that is
-alone in its item may be larger still."""
+"""Bytes of their items: items of a few large commands are eight times as large, and one of a single
+command may be larger still."""
 ITEM_COST = 256
-"""What an item counts for beside its bytes."""
+"""The cost of an item in addition to its bytes."""
 HELD_BYTES_MAX = 128 << 20
-"""Of ordered items, before the member meets them."""
+"""The most bytes of ordered items kept before the member meets them."""
 DRAIN = 2
-"""Bytes of items that a member which catches up applies for each that is ordered meanwhile: what it
-lacks shrinks under any load."""
+"""Bytes of items that a member applies while it catches up for each byte ordered meanwhile, so that
+its lag shrinks under any load."""
 OWED_MAX = 256 << 10
-"""So much of that may wait for its slices; for what is more the load waits: it is applied before
-the token is passed."""
+"""The most of that debt that may wait for its slices; any more is applied before the token is
+passed, so the load waits."""
 
 
 class Executor(Protocol):
-    """Runs work that may have to wait for a page, one piece at a time.  What the work raises is
-    raised by the call in which it ended."""
+    """Runs work that may have to wait for a page, one piece at a time. An exception of the work is
+    raised by the call in which the work ended."""
 
     def run(self, pager: Pager | None, work: Callable[[], None]) -> bool:
         """Do it; False: it waits."""
@@ -81,7 +82,7 @@ class Executor(Protocol):
 
 
 class WorkQueue:
-    """What a member has still to apply or to follow, the oldest first."""
+    """The events that a member still has to apply or follow, oldest first."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -89,7 +90,7 @@ class WorkQueue:
 
     @property
     def full(self) -> bool:
-        """Whether something is to be applied before more is taken."""
+        """Whether something must be applied before more is taken."""
         return len(self.events) > WORK_ITEMS_MAX or self.bytes > WORK_BYTES_MAX
 
     def add(self, events: Iterable[PrimaryEvent]) -> None:
@@ -99,14 +100,14 @@ class WorkQueue:
             self.bytes += cost_of(event)
 
     def take(self) -> PrimaryEvent:
-        """Return the oldest event, to be dealt with now.  There is one."""
+        """Return the oldest event, to be handled now. The queue must not be empty."""
         event = self.events.popleft()
         self.bytes -= cost_of(event)
         return event
 
 
 class AtOnce:
-    """An executor that waits where it is: nothing else has to go on."""
+    """An executor that blocks while it waits: nothing else has to go on."""
 
     ready = True
 
@@ -124,7 +125,7 @@ class AtOnce:
 
 
 class Execution:
-    """The one thing that is under way, of a controller's."""
+    """The one piece of a controller's work that is under way."""
 
     def __init__(self, executor: Executor) -> None:
         self.under_way = False  # something is to be ended by `step` before anything else is begun
@@ -142,7 +143,7 @@ class Execution:
         return self.under_way and (not self.waits or self._executor.ready)
 
     def do(self, pager: Pager | None, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Do this now, and call `then` with what comes of it; or at a later `step`, if the machine
+        """Do this now and call `then` with the result; or finish at a later `step`, if the machine
         of this pager needs a page."""
         assert not self.under_way, "one thing after the other"
         results: list[T] = []
@@ -156,7 +157,7 @@ class Execution:
     def do_in_steps(
         self, pager: Pager | None, steps: Iterator[None], then: Callable[[], None]
     ) -> None:
-        """Do a part of this at each `step`, and at last call `then`."""
+        """Do a part of this at each `step`, and call `then` at the end."""
         assert not self.under_way, "one thing after the other"
         self.under_way, self._was_all = True, False
         self._pager, self._steps, self._then = pager, steps, then
@@ -190,7 +191,7 @@ def _nothing() -> None:
 
 
 class CatchUp:
-    """One wait for the state, from the order to reach it until the member is level."""
+    """One catch-up with the primary's state, from its order until the member is level."""
 
     def __init__(self, transfer: Transfer, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self.donor, self.epoch, self.base = transfer.donor, transfer.epoch, transfer.base
@@ -209,16 +210,16 @@ class CatchUp:
         self._past: list[Activated] = []  # activations that lie before what is held
 
     def is_behind_all(self, history: History) -> bool:
-        """Whether this point of the primary's history holds all that was ever confirmed.
+        """Whether this point of the primary's history holds everything ever confirmed.
 
-        The base of the plan does, and what the donor holds unstable beyond it was confirmed by
-        nobody: a mark is seen when all members of its view have delivered what it covers.
+        The base of the plan does, and no member confirmed the donor's unstable items beyond it: a
+        mark is seen only when all members of its view have delivered everything it covers.
         Decision: docs/decisions/0021-rejoin-by-the-tail.md.
         """
         return history.epoch >= self.epoch or history.position >= self.base
 
     def hold(self, event: Ordered | Activated) -> None:
-        """Keep what comes behind the base."""
+        """Keep an event that comes after the base."""
         self._held.append(event)
         self._held_bytes += _size(event)
         self.counters["held_bytes_worst"] = max(self.counters["held_bytes_worst"], self._held_bytes)
@@ -232,9 +233,9 @@ class CatchUp:
             self._places = {self._order: 0}
 
     def meet(self, history: History) -> list[Activated] | None:
-        """Begin to hand out what is held if `history` is a place among it.
+        """Begin to hand out the held items if `history` is a place among them.
 
-        Returns the activations that lie before, which the state holds; None: not there yet.
+        Returns the activations before that place, which the state holds; None: not there yet.
         """
         assert not self.met
         count = self._places.get(history.order)
@@ -254,11 +255,11 @@ class CatchUp:
 
     @property
     def level(self) -> bool:
-        """Whether everything that was held has been handed out."""
+        """Whether all held items have been handed out."""
         return self.met and not self._held
 
     def take(self) -> Ordered | Activated:
-        """Return the oldest item that is held, to be applied now."""
+        """Return the oldest held item, to be applied now."""
         assert self.met
         event = self._held.popleft()
         self._held_bytes -= _size(event)
@@ -268,7 +269,7 @@ class CatchUp:
 
     @property
     def has_next(self) -> bool:
-        """Whether there may be an item to apply: one that was held, or one of the tail."""
+        """Whether there may be an item to apply: a held one, or one of the tail."""
         return self.met or self.tail_is_here
 
     def owe(self, events: Iterable[PrimaryEvent]) -> None:
@@ -286,47 +287,47 @@ class CatchUp:
         return self._owed > OWED_MAX
 
     def wait_for_tail(self) -> None:
-        """All of the tail that came is applied."""
+        """All received items of the tail are applied."""
         self.tail_is_here, self._owed = False, 0
 
 
 class Follower(Protocol):
-    """Who is handed what comes next: the controller."""
+    """Handles the next piece of work: the controller."""
 
     def decide(self, output: Output) -> list[PrimaryEvent]:
-        """Return what the primary layer makes of an output of the ring."""
+        """Return the primary layer's events for an output of the ring."""
 
     def follow(self, event: PrimaryEvent) -> None:
-        """Do what it says; an item is applied, or held until this member has the state."""
+        """Act on an event; an item is applied, or held until this member has the state."""
 
     def follow_tail(self, catch_up: CatchUp) -> None:
         """Do one piece of work of the catch-up."""
 
     def flush(self) -> None:
-        """Give the ring what waits for room in its queue."""
+        """Hand the ring the payloads that wait for room in its queue."""
 
 
 class Unapplied:
-    """All that is ordered and not applied, from the ring to the state."""
+    """Everything ordered and not applied, between the ring and the state."""
 
     def __init__(self, executor: Executor, follower: Follower) -> None:
         self.execution, self.work = Execution(executor), WorkQueue()
         self.held_back: deque[Output] = deque()
         self.catch_up: CatchUp | None = None
-        """There is one until this member has the state."""
+        """The catch-up under way, until this member has the state."""
         self._follower = follower
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether nothing can be applied before the disk gives back what it was given."""
+        """Whether nothing can be applied before the disk returns a page."""
         return self.execution.under_way and not self.execution.ready
 
     def on_output(self, output: Output) -> None:
-        """Take one output of the ring; the work that it means is done by `step`.
+        """Take one output of the ring; `step` does the work.
 
-        Two things do not wait for their slice: what is too much for the queue of work, and, before
-        this state is reported to a new view, everything of the old one.  Where that waits for the
-        disk, the view waits, and all that follows it.
+        Two things do not wait for their slice: events beyond the bound of the work queue, and,
+        before this state is reported to a new view, everything of the old one. If that waits for
+        the disk, the view and everything after it wait, too.
         """
         if self.held_back or not self._is_next(output):
             self.held_back.append(output)
@@ -334,7 +335,7 @@ class Unapplied:
             self._take(output)
 
     def _is_next(self, output: Output) -> bool:
-        """Do what has to be done before it; False: that is waiting for the disk."""
+        """Do the work that must precede this output; False: that work waits for the disk."""
         is_view = isinstance(output, View)
         while self.work.full or (is_view and (self.work.events or self.execution.under_way)):
             if self.waits_for_disk:
@@ -373,11 +374,11 @@ class Unapplied:
         self._follower.flush()
 
     def begin_catch_up(self, transfer: Transfer, held_bytes_max: int) -> None:
-        """This member is to be brought to the state of the primary."""
+        """Begin to bring this member to the primary's state."""
         self.catch_up = CatchUp(transfer, held_bytes_max)
 
     def end_catch_up(self) -> None:
-        """It has it, or waits for it no more."""
+        """This member has the state, or no longer waits for it."""
         self.catch_up = None
 
 

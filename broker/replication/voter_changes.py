@@ -1,8 +1,8 @@
-"""Who votes, as operators and time change it: asked here, ordered, in force when it is durable.
+"""Changes the voter set, for operators and over time: requested here, ordered, valid once durable.
 
-A change takes two commands.  The first names both voter sets, of which each must agree from then
-on; when it is durable under both, the second names the new set alone.  Every member could order the
-second; of the voters that have caught up the first by name does, and the next one when it is gone.
+A change takes two commands. The first names both voter sets; from then on each of them must agree.
+Once it is durable under both, the second names the new set alone. Every member could order the
+second; the first by name of the voters that have caught up does, and the next one when it is gone.
 Pure: the time is given.
 """
 
@@ -18,7 +18,7 @@ from vsync.quorum.voter_set import Electorate, Terms, parse
 
 
 class ChangeRefused(Exception):
-    """A change of the voters that is not allowed; the reason is one sentence."""
+    """A change of the voters is not allowed; the reason is one sentence."""
 
 
 class VoterChanges:
@@ -31,7 +31,7 @@ class VoterChanges:
         self._steps_aside = False
 
     def wake(self, now: float) -> None:
-        """Finish a change that is durable; count out who is away for long, if the set says so."""
+        """Finish a durable change; stop counting voters long away, if the set says so."""
         controller = self._controller
         terms = controller.promise.voters
         electorate = parse(terms)
@@ -54,7 +54,7 @@ class VoterChanges:
             self._exclude_missing(now)
 
     def _order(self, after: Terms) -> None:
-        """Order one step; once in an epoch, as what was submitted there will be ordered there."""
+        """Order one step, once per epoch, because a step submitted in it will be ordered in it."""
         controller = self._controller
         before = controller.promise.voters
         if self._asked != (controller.primary.epoch, before):
@@ -64,7 +64,7 @@ class VoterChanges:
     # -- last man standing -----------------------------------------------------------------------
 
     def _exclude_missing(self, now: float) -> None:
-        """Let voters that are away for too long stop counting, and those that came back count."""
+        """Stop counting voters that are away for too long, and count again those that came back."""
         controller = self._controller
         terms, caught_up = controller.promise.voters, controller.primary.caught_up_names
         one = parse(terms).latest
@@ -80,7 +80,7 @@ class VoterChanges:
                 return
 
     def _try(self, away: set[str] | frozenset[str]) -> bool:
-        """Order that these do not count, if those who are here may."""
+        """Order that these do not count, if the members present may decide that."""
         terms = self._controller.promise.voters
         try:
             self._order(self._checked(change.change_to(terms, change.with_away(terms, away))))
@@ -91,9 +91,9 @@ class VoterChanges:
     # -- pairs -----------------------------------------------------------------------------------
 
     def _count_again(self, electorate: Electorate) -> None:
-        """Let this one of a pair count again once it has the state.
+        """Let this member of a pair count again once it has the state.
 
-        It orders that itself: the other one does not know that it is about to stop.
+        It orders this itself: the other member does not know whether this one is about to stop.
         """
         me, away = self._controller.me.name, electorate.latest.away
         level = self._controller.primary.has_caught_up
@@ -101,10 +101,10 @@ class VoterChanges:
             self._try(away - {me})
 
     def step_aside(self) -> bool:
-        """Before this one of a pair stops: have the other one go on alone, by an ordered change.
+        """Before this member of a pair stops, have the other go on alone, by an ordered change.
 
-        Then that one needs no vote which is no machine's, and whichever starts again without the
-        other knows who went on. Call it until it returns whether that is done, or cannot be.
+        Then the other does not need the pair's third vote, and either one that starts again without
+        the other knows which went on. Call this until it returns True: done, or not possible.
         """
         controller = self._controller
         me, electorate = controller.me.name, parse(controller.promise.voters)
@@ -120,16 +120,16 @@ class VoterChanges:
     # -- asked by operators ----------------------------------------------------------------------
 
     def add(self, name: str) -> Terms:
-        """Let a member vote that is here and has caught up."""
+        """Give a vote to a member that is present and has caught up."""
         arbitrator = self._demand_here(name)
         return self._change(lambda now: change.added(now, name, arbitrator=arbitrator))
 
     def remove(self, name: str) -> Terms:
-        """Let a member vote no longer, be it here or gone."""
+        """Take a member's vote away, whether it is present or gone."""
         return self._change(lambda now: change.removed(now, name))
 
     def replace(self, old: str, new: str) -> Terms:
-        """Let `new`, which has caught up, vote in the place of `old`, be it here or gone."""
+        """Let `new`, which has caught up, vote instead of `old`, which may be present or gone."""
         arbitrator = self._demand_here(new)
         return self._change(lambda now: change.replaced(now, old, new, arbitrator=arbitrator))
 
@@ -138,7 +138,7 @@ class VoterChanges:
         return self._change(lambda now: change.with_votes(now, name, votes))
 
     def expected(self, votes: int) -> Terms:
-        """Count the quorum from another number of votes; 0: from all there are."""
+        """Base the quorum on another number of votes; 0: on all votes that exist."""
         return self._change(lambda now: change.with_expected(now, votes))
 
     def _change(self, make: Callable[[Terms], Terms]) -> Terms:
@@ -163,10 +163,10 @@ class VoterChanges:
         return arbitrator
 
     def _checked(self, joint: Terms) -> Terms:
-        """A change that those who are here could not make durable would stop everything.
+        """Refuse a change that the members present could not make durable: all would stop.
 
-        One that has the state may have a store that is marked as joining still, which has no vote
-        after a crash.  Whose mark is shown has one that counts.
+        A member that has the state may have a store still marked as joining, which has no vote
+        after a crash. A member whose mark is shown has a store that counts.
         """
         electorate, primary = parse(joint), self._controller.primary
         caught_up, marks = primary.caught_up_names, primary.marks()

@@ -1,13 +1,13 @@
-"""What a command will cost where it is applied, and whether anybody waits for it: estimated at its
-origin from the present state.
+"""Estimates, at a command's origin and from the current state, the cost of applying the command and
+whether anybody waits for it.
 
-An origin packs its commands by this into blobs, so that an ordered item, which is applied in one
-go, stays short, and only so much of them is on the ring at a time. An estimate may be wrong, as the
-state at the command's position is another: that makes one item long, nothing else. What holds in
-any case are the bounds of the machine (`broker.machine.limits`).
+An origin packs its commands into blobs by this estimate, so that an ordered item, which is applied
+in one go, stays short, and the work on the ring at a time stays limited. An estimate may be wrong,
+because the state at the command's position differs: that makes one item long, nothing else. The
+bounds of the machine (`broker.machine.limits`) hold in any case.
 
-An ack is answered to nobody.  What it may do is to make room for more deliveries: where none waits
-for that, the ring's token need not come for it at once.
+An ack gets no reply. It may only make room for more deliveries: where none waits for that, the
+ring's token need not come for it at once.
 Decision: docs/decisions/0080-the-token-moves-for-a-reason.md.
 """
 
@@ -33,11 +33,11 @@ from broker.machine.requests.exchange_types import CHOOSING
 from broker.machine.state import Channel, Exchange, Vhost, ready_count
 
 LOOKED_AT_MAX = 8
-"""With more commands in one item the ring is busy, and to look at them costs more than it gains."""
+"""With more commands in one item the ring is busy, and examining them costs more than it gains."""
 
 
 def is_urgent(machine: Machine, session: int, commands: Sequence[Command]) -> bool:
-    """Whether somebody waits for one of these, so that the token should not rest meanwhile."""
+    """Whether anybody waits for one of these, so that the token should not rest meanwhile."""
     if len(commands) > LOOKED_AT_MAX:
         return True
     for command in commands:  # noqa: SIM110, nearly always one: a generator costs more
@@ -61,7 +61,7 @@ def _is_awaited(machine: Machine, session: int, command: Command) -> bool:
 
 
 def weight(machine: Machine, session: int, command: Command) -> int:
-    """Return the units of work (`limits`) beyond the one that any command takes."""
+    """Return the units of work (`limits`) beyond the one that every command takes."""
     kind = command[0]
     if kind == c.CONNECTION_CLOSE:
         connection = machine.connections.get((session, cast("int", command[1])))
@@ -95,7 +95,7 @@ def _of_commit(channel: Channel, command: Command) -> int:
 
 
 def _reach_of_all(vhost: Vhost, name: str, key: str, properties: bytes) -> int:
-    """The same by the key of the message and by those that its CC and BCC name."""
+    """The same, by the message's key and the keys that its CC and BCC name."""
     if properties and properties[0] & 0x20 and may_name_copies(properties):  # it has headers
         copies = copies_of(properties)
         if isinstance(copies, Copies):
@@ -106,8 +106,8 @@ def _reach_of_all(vhost: Vhost, name: str, key: str, properties: bytes) -> int:
 
 
 def _reach(vhost: Vhost, at: tuple[str, ...]) -> int:
-    """About how many queues beyond the first a message reaches, and what it takes to find them;
-    `at`: its exchange and its keys."""
+    """About how many queues beyond the first a message reaches, plus the work to find them; `at`:
+    its exchange and its keys."""
     route = vhost.routes.get(at)
     if route is not None:
         return max(0, len(route.queues) - 1)
@@ -126,8 +126,8 @@ def _reach(vhost: Vhost, at: tuple[str, ...]) -> int:
 
 
 def _reach_behind(vhost: Vhost, exchange: Exchange, keys: list[str]) -> int:
-    """The same of the exchanges that it leads to. Of one that chooses by more than the key no route
-    is known at the next message, either."""
+    """The same for the exchanges that this one leads to. For an exchange that chooses by more than
+    the key, the route of the next message is not known, either."""
     pending, seen, reach = [exchange], {exchange.name}, 0
     while pending and reach < FANOUT_MAX:
         for name in leads_to(pending.pop()):
