@@ -1,1 +1,1 @@
-"""What a member keeps on disk, finds there at its start, and copies from a donor."""
+"""A member's durable state: its writing, its recovery at a start, and its copying from a donor."""

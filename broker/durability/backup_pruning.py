@@ -1,9 +1,11 @@
-"""Removes stores that were set aside once they are many, old or large; never a possible only copy.
+"""Removes stores that were set aside once they are many, old or large, but never a copy that might
+be the only one.
 
-It is done while the member serves and is level: what a store of the same cluster held up to the
-position that this one has reached is here and at the others. Whatever is not so known stays: the
-newest one, the newest that an operator restored, states of other clusters or beyond the present
-one, and what cannot be read. On a thread of its own, as a large file takes a file system long.
+Pruning runs while the member serves and is level: then everything that a store of the same cluster
+held up to this store's position is here and at the other members. All other stores stay: the newest
+one, the newest that an operator restored, states of other clusters or beyond the current one, and
+unreadable stores. It runs on a thread of its own, because removing a large file takes a file system
+long.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from store.files.durable_files import sync_directory
 log = logging.getLogger("qpidd")
 
 LEVEL_S = 60.0
-"""So long a member serves before it removes anything, and between two looks."""
+"""How long a member serves before it removes anything, and the time between two looks."""
 PRUNED_PREFIX = "_pruned."
-"""A store that is being removed: what is left of it after a crash is no backup any more."""
+"""The prefix of a store that is being removed: its remains after a crash are no backup any more."""
 
 
 class Stays(Enum):
-    """Why a store that was set aside stays, or that it does not."""
+    """Why a store that was set aside stays, or the fact that it does not."""
 
     NEWEST = "the newest"
     RESTORED = "the newest restored"
@@ -52,7 +54,7 @@ def judge_backups(
     backups: Sequence[Backup], present: Meta | None, policy: BackupPolicy,
     now_s: float, disk_bytes: int,
 ) -> list[Stays]:  # fmt: skip
-    """Say of each whether it stays, oldest number first; `present` None: nothing is level."""
+    """Decide for each whether it stays, oldest number first; `present` None: nothing is level."""
     restored = [one for one in backups if one.meta and one.meta.marker is Marker.BACKUP]
     found = []
     for index, one in enumerate(backups):
@@ -84,7 +86,7 @@ def judge_backups(
 
 
 def _is_in(old: Meta, present: Meta | None) -> bool:
-    """Whether a level store that is at `present` went through what an older one holds."""
+    """Whether a level store at `present` includes everything that an older one holds."""
     if present is None:
         return False
     if not old.cluster_id:
@@ -94,7 +96,7 @@ def _is_in(old: Meta, present: Meta | None) -> bool:
 
 
 class BackupPruner:
-    """Prunes the backups of one data directory, a minute after its member is level and then on."""
+    """Prunes the backups of one data directory, from a minute after its member is level on."""
 
     def __init__(
         self, data_dir: Path, policy: BackupPolicy, loop: asyncio.AbstractEventLoop
@@ -159,7 +161,7 @@ class BackupPruner:
 
 
 def _remove(one: Backup) -> bool:
-    """Take it out of the list at once and then its bytes; False: somebody is using it."""
+    """Take a backup out of the list at once, then delete its bytes; False: it is in use."""
     try:
         lock = DirectoryLock(one.path)
     except StoreBusy:

@@ -1,8 +1,8 @@
-"""How two stores of one cluster relate: which is newer, and whether it continues the other.
+"""Compares two stores of one cluster: which is newer, and whether it continues the other.
 
-Every store names its point in the history by a hash chain (`replication.chain`), and each item of
-its log the chain behind it.  The newer store continues the older one when its own chain, at the
-older one's position, is the older one's.
+Every store identifies its point in the history by a hash chain (`replication.chain`), and each item
+of its log holds the chain after it. The newer store continues the older one if its own chain, at
+the older one's position, equals the older one's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vsync.primary.state_exchange import ZERO_CHAIN
 
 
 class Relation(Enum):
-    """What the newer of two stores is to the older one."""
+    """The relation of the newer of two stores to the older one."""
 
     SAME = "the same history"
     CONTINUES = "the newer one continues the older one: it holds all that the older one holds"
@@ -27,7 +27,7 @@ class Relation(Enum):
 
 
 class Comparison(NamedTuple):
-    """The result: `newer` is 0 or 1, the place of the newer store; -1 when neither is."""
+    """The result: `newer` is 0 or 1, the index of the newer store; -1 when neither is newer."""
 
     newer: int
     relation: Relation
@@ -53,7 +53,7 @@ def compare(stores: tuple[Store, Store]) -> Comparison:
 
 
 def chain_at(store: Store, position: int) -> bytes:
-    """Return a store's chain after `position`; empty when its log and checkpoint do not tell it, or
+    """Return a store's chain after `position`; empty if its log and checkpoint do not hold it, or
     no item ends there.
     """
     checkpoint = checkpoint_history(store)

@@ -1,7 +1,7 @@
-"""A member's data directory: its name, its store, and the incarnation that now begins.
+"""A member's data directory: the member's name, its store, and the incarnation that now begins.
 
-The name is what the voter set remembers, so it must survive restarts: it is the ring address when
-that is fixed, else it is made from the store's id.  The incarnation rises with every start.
+The voter set remembers the name, so it must survive restarts: it is the ring address if that is
+fixed, else it is made from the store's id. The incarnation rises with every start.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ LOG_DIR = "memberlog"
 
 
 class StoreLease(Protocol):
-    """What says that the store is this process's: others may be waiting for it."""
+    """The lease by which the store belongs to this process: others may be waiting for it."""
 
     log_dir: Path | None
-    """Where the member logs of all who lead are; None: in the data directory."""
+    """The directory of the member logs of all leaders; None: the data directory."""
 
     def holds(self) -> bool:
         """Whether clients may be replied to at this moment."""
 
     def status(self) -> Json:
-        """Return its part of the reply to `status`."""
+        """Return the lease's part of the reply to `status`."""
 
     def recorded_by(self, record: Callable[[Lease], None]) -> None:
-        """Have the member log say that it was taken, of which nothing was done yet, and is lost."""
+        """Have the member log record that the lease was taken, before anything is done under it,
+        and that it is lost."""
 
     def given_up(self) -> None:
-        """Have it say that this process acts on it no more: the log ends."""
+        """Have the log record that this process no longer acts on the lease: the log ends."""
 
 
 class Unshared:
-    """The lease of a store that is one broker's alone."""
+    """The lease of a store that belongs to one broker alone."""
 
     log_dir: Path | None = None
 
@@ -141,8 +142,8 @@ class DataDirectory:
         self.name = meta.member
 
     def _corrected(self, cluster_name: str, fixed: str) -> Meta:
-        """Return the store's meta, with another name where no cluster has used the store: what one
-        corrects first is a mistyped option, and nobody was promised anything under the old name."""
+        """Return the store's meta, with another name if no cluster has used the store: the first
+        thing to correct is a mistyped option, and nothing was promised under the old name."""
         meta = self.store.meta
         named = _named(meta, cluster_name, fixed)
         if meta.cluster_id or meta.marker is not Marker.EMPTY or named == meta:
@@ -156,7 +157,7 @@ class DataDirectory:
         return named
 
     def begin(self) -> Meta:
-        """Write down that a new incarnation began; a clean marker lasts until the first change."""
+        """Record that a new incarnation began; a clean marker lasts until the first change."""
         meta = replace(self.store.meta, incarnation=self.incarnation)
         self.store.put_meta(meta)
         return meta
@@ -172,7 +173,7 @@ class DataDirectory:
         return self.lease.log_dir or self.data_dir / LOG_DIR
 
     def close(self) -> None:
-        """Give the store up; a temporary data directory goes with it."""
+        """Release the store; a temporary data directory is removed with it."""
         self.store.close()
         self._lock.release()
         if self.temporary:
@@ -180,10 +181,10 @@ class DataDirectory:
 
 
 def truncated(data_dir: Path | None) -> Path | None:
-    """Set the store of a data directory aside, whatever is in it; return where it is kept.
+    """Set the store of a data directory aside, whatever its content; return its new path.
 
-    A switch of stores that was cut short is completed first: else the start that follows would do
-    that, and not begin empty.
+    An interrupted switch of stores is completed first: otherwise the next start would complete it,
+    and not begin empty.
     """
     if data_dir is None or not data_dir.is_dir():
         return None

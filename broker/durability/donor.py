@@ -1,6 +1,6 @@
-"""What a donor has to give, read from its open store: the log behind a joiner's point, or its
-checkpoint.  Nothing is copied: a checkpoint that a joiner reads is pinned until it has the log
-behind it as well.
+"""Reads a donor's open store for joiners: the log after a joiner's point, or the checkpoint.
+Nothing is copied: a checkpoint that a joiner reads is pinned until the joiner has the log behind it
+as well.
 
 Called on worker threads, one call at a time for each joiner.
 """
@@ -21,7 +21,7 @@ from vsync.primary.state_exchange import ZERO_CHAIN
 
 
 def lies_on(store: Store, point: History) -> bool:
-    """Whether the history in `store` has this point, and the log leads on from there."""
+    """Whether the history in `store` includes this point, and the log leads on from there."""
     meta, position = store.meta, point.position
     if position == meta.position:
         return point.chain == (meta.chain or ZERO_CHAIN)
@@ -51,7 +51,7 @@ class _LogReader:
         self._entry = b""
 
     def block(self, bytes_max: int) -> bytes:
-        """Return the next records; nothing at the end of what is durable."""
+        """Return the next records; nothing at the durable end."""
         parts: list[bytes] = []
         left = bytes_max
         while left > 0:
@@ -73,7 +73,7 @@ class _LogReader:
 
 
 class DonorLibrary(Library):
-    """Reads from the store in use; there is none while one takes the place of another.
+    """Reads from the store in use; there is none while one store replaces another.
 
     `request_checkpoint` asks for a newer checkpoint; any thread may.
     """
@@ -96,8 +96,8 @@ class DonorLibrary(Library):
     def judge(self, key: str, point: History | None, beyond: int) -> Tail | Offer | None:
         """Return the way from `point`.
 
-        A joiner that may not execute some command is given the state behind it (`beyond`); where
-        this store has not come that far, the log does not hold that command.
+        A joiner that may not execute some command gets the state after that command (`beyond`);
+        if this store has not come that far, its log does not hold that command.
         """
         store = self._store()
         meta = store.meta
@@ -146,7 +146,7 @@ class DonorLibrary(Library):
         return start + len(chunks), bytes(msgpack.packb(chunks))
 
     def close(self, key: str) -> None:
-        """Unpin what this joiner read."""
+        """Unpin the checkpoint that this joiner read."""
         self._readers.pop(key, None)
         self._unpin(key)
 

@@ -1,12 +1,12 @@
 """The joiner's side of state transfer: the tail of a history, or a checkpoint and then the tail.
 
-A member whose state lies on the donor's history is handed the items after it, and applies them to
-its own replica.  Where the donor's log does not lead on from there, its checkpoint is received into
-a store of its own, restored and verified on a worker thread, and takes the place of the old one;
-then the tail follows.  What was received of a checkpoint outlives the attempt: the next one goes on
-where it ended, if the donor still has the same; one that is complete is good with any donor.
+A member whose state lies on the donor's history gets the items after it, and applies them to its
+own replica. If the donor's log does not lead on from there, its checkpoint is received into a
+separate store, restored and verified on a worker thread, and replaces the old store; then the tail
+follows. A partly received checkpoint outlives the attempt: the next attempt goes on where it ended,
+if the donor still has the same checkpoint. A complete one can be used with any donor.
 
-No thread touches what another attempt received: each has a store of its own.
+Each attempt has a store of its own, so that no thread touches another attempt's data.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from vsync.types import Member
 log = logging.getLogger("qpidd.join")
 
 PROGRESS_S = 5.0
-"""How often a transfer that takes long says how far it is."""
+"""How often a long transfer logs its progress."""
 SPACE_RESERVED = 64 << 20
-"""What a received checkpoint must leave free, beside the fourth part that a store takes more."""
+"""The space that a received checkpoint must leave free, in addition to a store's overhead of a
+quarter."""
 
 
 class Device(Protocol[StoreT]):
-    """Where a joiner's stores, threads and datagrams are: a process, or a simulated one."""
+    """A joiner's stores, threads and datagrams: in a process, or a simulated one."""
 
     def now(self) -> float:
         """Return a clock that does not go back."""
@@ -64,7 +65,7 @@ class Device(Protocol[StoreT]):
         """Close and remove a store that `create` made; on a worker thread."""
 
     def free_bytes(self) -> int:
-        """Return how much room there is for stores."""
+        """Return the free space for stores."""
 
 
 class NoRoom(StoreError):
@@ -72,14 +73,14 @@ class NoRoom(StoreError):
 
 
 class Verified(NamedTuple, Generic[StoreT]):
-    """A received state that was restored and gave what it should."""
+    """A received state that was restored and verified."""
 
     replica: Replica
     store: StoreT
 
 
 class _Incoming(Generic[StoreT]):
-    """A checkpoint on its way into its store."""
+    """A checkpoint being received into its store."""
 
     def __init__(self, donor: Member, offer: Offer) -> None:
         self.donor, self.offer = donor, offer
@@ -94,11 +95,11 @@ class _Incoming(Generic[StoreT]):
 
 
 class Joiner(Generic[StoreT]):
-    """Brings one member to the state of the primary.
+    """Brings one member to the primary's state.
 
-    `replica` returns the member's own; `may_replace` tells whether a state that has come so far may
-    take its place, and `on_verified` puts it there, at once, or does not want it;
-    `on_items` is told when `next_item` has something; `on_failed` when nothing comes of it.
+    `replica` returns the member's own replica; `may_replace` tells whether a state at a given point
+    may replace it; `on_verified` replaces it at once, or refuses the state; `on_items` is called
+    when `next_item` has something; `on_failed` when the transfer fails.
     """
 
     def __init__(
@@ -142,12 +143,12 @@ class Joiner(Generic[StoreT]):
             self._ask()
 
     def abort(self) -> None:
-        """Ask nobody any more; what was received of a checkpoint is kept for the next attempt."""
+        """Stop asking; the received part of a checkpoint is kept for the next attempt."""
         self._donor = self._receiver = None
         self._items = iter(())
 
     def done(self) -> None:
-        """The state is level, by whatever way: nothing more is needed, and nothing is kept."""
+        """The state is level, however it got there: nothing more is needed, and nothing is kept."""
         if self._receiver is not None:
             self._receiver.done()
         self.abort()
@@ -156,7 +157,7 @@ class Joiner(Generic[StoreT]):
 
     def next_item(self) -> Recorded | None:
         """Return the next item of the tail; None when none is here yet."""
-        # The member may ask while a checkpoint comes: its blocks are no items.
+        # The member may ask while a checkpoint is being received: its blocks are not items.
         while self._receiver is not None and isinstance(self._receiver.answer, Tail):
             try:
                 item = next(self._items, None)
@@ -192,7 +193,7 @@ class Joiner(Generic[StoreT]):
         )  # fmt: skip
 
     def on_message(self, tag: Tag, fields: tuple[object, ...]) -> None:
-        """Take a datagram of a donor."""
+        """Handle a datagram from a donor."""
         receiver = self._receiver
         if receiver is not None:
             answer = receiver.answer
@@ -202,7 +203,7 @@ class Joiner(Generic[StoreT]):
             self._advance()
 
     def wake(self) -> None:
-        """Do what is due by the clock."""
+        """Do the work that is due by the clock."""
         now = self._device.now()
         if self._donor is not None and now - self._said_at >= PROGRESS_S:
             self._said_at = now
@@ -315,7 +316,7 @@ class Joiner(Generic[StoreT]):
         self._on_verified_store(store, job)
 
     def _on_verified_store(self, store: StoreT, job: Callable[[], Replica]) -> None:
-        """Make a received state, or lead it on, where nothing else has it."""
+        """Restore a received state, or bring it forward, while nothing else uses it."""
 
         def done(result: object, error: Exception | None) -> None:
             dropped, self._dropped = self._dropped, False
@@ -339,7 +340,7 @@ class Joiner(Generic[StoreT]):
         self._device.work(job, done)
 
     def _lead_on(self, receiver: Receiver, verified: Verified[StoreT]) -> None:
-        """Put the received state in force, but not in the place of a store that may hold more."""
+        """Put the received state in force, unless the store that it would replace may hold more."""
         if self._verifying:
             return
         replica, store = verified
@@ -400,7 +401,7 @@ class Joiner(Generic[StoreT]):
 
     @property
     def share(self) -> float:
-        """Return the part of the checkpoint or the tail that is here; 1: nothing is fetched."""
+        """Return the received share of the checkpoint or the tail; 1: nothing is being fetched."""
         if self._donor is None or self._verifying:
             return 1.0
         answer = None if self._receiver is None else self._receiver.answer
@@ -413,7 +414,7 @@ class Joiner(Generic[StoreT]):
 
     @property
     def progress(self) -> str:
-        """Return how far the transfer is; empty when there is none."""
+        """Return the progress of the transfer; empty when there is none."""
         if self._donor is None:
             return ""
         if self._verifying:

@@ -1,9 +1,10 @@
-"""The longest lease that this member agreed to, on its disk: a later incarnation waits for it.
+"""Keeps the longest lease that this member agreed to on disk, so that a later incarnation waits for
+it.
 
-A member that starts knows nothing of the rings that its former incarnation was in, and promises
-nothing before their leases are over (`vsync/totem/ordering/lease.py`).  On most disks there is no
-such file: only a ring that is slow has a lease longer than the settings' own.  Once the wait is
-over the file is brought down to what the present incarnation agreed to.
+A starting member knows nothing of the rings that its former incarnation was in, and promises
+nothing before their leases are over (`vsync/totem/ordering/lease.py`). Most disks have no such
+file: only a slow ring has a longer lease than the settings' own. Once the wait is over, the file is
+lowered to the lease that the current incarnation agreed to.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOOK_S: Final = 0.25
 
 
 def read_kept_lease(data_dir: Path, config: RingConfig) -> int:
-    """Return what is kept there, in ms; what cannot be read counts as the longest possible."""
+    """Return the kept lease in ms; an unreadable file counts as the longest possible lease."""
     try:
         return min(int((data_dir / FILE_NAME).read_text("ascii")), config.lease_max_ms)
     except FileNotFoundError:
@@ -36,12 +37,12 @@ def read_kept_lease(data_dir: Path, config: RingConfig) -> int:
 
 
 def write_kept_lease(data_dir: Path, lease_ms: int) -> None:
-    """Make it durable; after an error the old number or the new one is there."""
+    """Make the lease durable; after an error the file holds the old number or the new one."""
     replace_file(data_dir / FILE_NAME, f"{lease_ms}\n".encode("ascii"))
 
 
 class KeptLease:
-    """Writes what the ring would have, on a thread, and then lets the ring have it."""
+    """Writes the lease that the ring asks for, on a thread, and then grants it to the ring."""
 
     def __init__(self, data_dir: Path, config: RingConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.counters = {"leases_kept": 0, "leases_not_kept": 0}
@@ -54,7 +55,7 @@ class KeptLease:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look now and then whether something is to be written; until `stop`.
+        """Check periodically whether something must be written, until `stop`.
 
         The node has started: it waits from now on.
         """
@@ -66,12 +67,12 @@ class KeptLease:
         self._handle = self._loop.call_later(LOOK_S, self._beat)
 
     def stop(self) -> None:
-        """What is being written may still be written."""
+        """Stop checking; a write under way may still complete."""
         if self._handle is not None:
             self._handle.cancel()
 
     def look(self) -> None:
-        """Begin to write what the disk should hold, unless it does or a write is under way."""
+        """Begin to write the wanted lease, unless the disk has it or a write is under way."""
         wanted_ms = self.tempo.wanted_ms
         calm = self._loop.time() > self._lower_at
         if wanted_ms <= self._on_disk_ms:

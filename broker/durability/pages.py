@@ -1,15 +1,15 @@
-"""The pages of one member: messages that wait, in a file of its data directory.
+"""The pages of one member: waiting messages in a file of its data directory.
 
-The file has no name and goes with the process, so nothing has to be tidied up, and nothing of it is
-ever durable.  A page lies in one piece, in the first gap that is large enough; what gaps took of
-the disk is given back while pages follow them, and the file is cut where none does.  A page's
-checksum is with whoever wants it back, in memory: where a write was lost, the file has an older
-page at that place, of the same size and whole.
+The file has no name and disappears with the process, so nothing has to be cleaned up, and nothing
+in it is ever durable. A page is contiguous, in the first gap that is large enough. Gaps followed by
+pages are punched to give their disk space back; a gap at the end is cut off the file. A page's
+checksum is kept in memory by the page's user: after a lost write, the file may have an intact older
+page of the same size at that place.
 Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
 
-Blocks are packed and written by one thread, and read by another, so that who waits for a message
-does not wait for the disk to write others.  What applies items, and must not keep the loop waiting
-for the disk, runs on a stack of its own (`ApplyStack`), and pauses there.
+One thread packs and writes blocks, and another reads them, so that a reader does not wait while the
+disk writes other messages. Code that applies items must not keep the loop waiting for the disk: it
+runs on a stack of its own (`ApplyStack`), and pauses there.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from store.errors import BROKEN, NotWritable, StoreFailed, broken
 log = logging.getLogger("qpidd")
 
 TIDY_S = 2.0
-"""How long after the last page was written or dropped, at most, space is given back."""
+"""The longest time from the last write or drop of a page until space is given back."""
 NAME = "pages"
 GRAIN = 4096
 KEPT_FREE_BYTES = 512 << 20
 KEPT_FREE_SHARE = 0.1
-"""Pages take nothing of the last of a file system: its store needs it more.  Where a tenth of it is
-less, that much is left, and never less than `--disk-free-limit` wants."""
+"""Pages leave KEPT_FREE_BYTES of their file system free, because the store needs them more; or a
+tenth of it where that is less; and never less than `--disk-free-limit`."""
 LOOK_BYTES = 8 << 20
-"""So much is written between two looks at what is free."""
+"""The bytes written between two checks of the free space."""
 PIECE_BYTES = 256 << 10
-"""Of a large body, read back."""
+"""The size of the pieces in which a large body is read back."""
 PUNCH_BYTES = 64 << 20
-"""So much of the gaps may take space on disk while others are written, which may want it again."""
+"""The most bytes of gaps that keep their disk space while pages are written, which may reuse it."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
 _BLOCK = 512  # what st_blocks counts
 
@@ -61,14 +61,14 @@ class Pages:
         self._file = PageFile(directory) if limit_bytes else None
 
     def executor(self, wake: Callable[[], None], wanted_free: Callable[[], int]) -> ApplyStack:
-        """Return what applies items that may need pages; `wake` is that of an `ApplyStack`.  From
-        now on pages take nothing of what an operator wants to be free on their file system."""
+        """Return the executor for items that may need pages; `wake` is that of an `ApplyStack`.
+        From now on pages leave free what the operator wants free on their file system."""
         if self._file is not None:
             self._file.wanted_bytes = wanted_free
         return ApplyStack(wake)
 
     def pager(self) -> Pager | None:
-        """Return what the machine of this member needs; begins with the threads."""
+        """Return the pager for this member's machine; starts the threads."""
         if self._file is None:
             return None
         read, write = _worker("page-reader"), _worker("page-writer", self._file.tidy)
@@ -76,7 +76,7 @@ class Pages:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Pages that were written and read, and bytes on disk."""
+        """The number of pages written and read, and bytes on disk."""
         held = length = on_disk = 0
         if (file := self._file) is not None:
             held, length, on_disk = file.held_bytes, file.file_bytes, file.disk_bytes
@@ -86,17 +86,17 @@ class Pages:
 
 
 class ApplyStack:
-    """A second stack of the loop's thread: one that can stand still within a command.
+    """A second stack of the loop's thread, which can pause within a command.
 
-    The loop switches to it with a piece of work, and goes on when that is done, or needs a page
-    that is not here; it comes back when the page was read.  Only one of the two ever runs, so
-    nothing that the work touches needs a lock, and what it does is the same as if it had been
-    called.  Where no page is on disk, it is called.  Greenlets are such stacks: there and back is
-    half a microsecond, where a thread is 5 to 60.
+    The loop switches to it with a piece of work, and goes on when that is done or needs a page that
+    is not in memory; it switches back when the page was read. Only one of the two ever runs, so
+    nothing that the work touches needs a lock, and the effect is the same as that of a plain call.
+    If no page is on disk, it is a plain call. Greenlets are such stacks: a switch there and back
+    takes half a microsecond, where a thread takes 5 to 60.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called by any thread when what waits may go on."""
+        """`wake` is called by any thread when the waiting work may go on."""
         self.wake = wake
         self._stack: greenlet | None = None
         self._may_go_on: Callable[[], bool] | None = None
@@ -134,14 +134,14 @@ class ApplyStack:
         return outcome
 
     def drop(self) -> None:
-        """Never go on with what waits."""
+        """Abandon the waiting work."""
         stack, self._stack, self._may_go_on = self._stack, None, None
         if stack is not None:
             stack.throw(GreenletExit)
 
     @property
     def ready(self) -> bool:
-        """Whether what waits can go on."""
+        """Whether the waiting work can go on."""
         return self._may_go_on is None or self._may_go_on()
 
     # -- the work's side (`pager.Waiter`) --------------------------------------------------------
@@ -158,7 +158,7 @@ class ApplyStack:
 
 
 def _run(work: Work) -> None:
-    """Do one piece of work after the other; the loop's side raises what it raises."""
+    """Do one piece of work after the other; the loop's side raises the work's exceptions."""
     loop = getcurrent().parent
     while True:
         outcome: bool | list[BaseException] = True
@@ -173,8 +173,8 @@ def _run(work: Work) -> None:
 
 
 def _worker(name: str, tidy: Callable[[], bool] = lambda: False) -> Callable[[Work], None]:
-    """Start a thread that does work in order, and tidies up some time after that until there is
-    nothing more to come; return how to have some done."""
+    """Start a thread that does work in order, and later tidies up until nothing is left to tidy;
+    return the function that hands it work."""
     waiting: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
     def run() -> None:
@@ -201,7 +201,7 @@ def _worker(name: str, tidy: Callable[[], bool] = lambda: False) -> Callable[[Wo
 
 
 class PageFile:
-    """Pages in a file of a directory.  Any thread may call it."""
+    """Pages in a file of a directory. Any thread may call it."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / NAME
@@ -225,26 +225,26 @@ class PageFile:
         self._unwatched = LOOK_BYTES  # bytes written since the last look
         self._room = True
         self._trouble = 0  # what the last write met
-        # Whoever drops the last reference to a page may be anywhere, under this lock too.
+        # The last reference to a page may be dropped anywhere, also while this lock is held.
         self._dropped: deque[Place] = deque()
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the file that hold something, or did until a moment ago."""
+        """Bytes of the file in use, or in use until a moment ago."""
         return self._held
 
     @property
     def file_bytes(self) -> int:
-        """How long the file is."""
+        """The length of the file."""
         return self._end
 
     @property
     def disk_bytes(self) -> int:
-        """What the file takes on disk, or did a moment ago."""
+        """The disk space that the file takes, or took a moment ago."""
         return self._on_disk
 
     def put(self, data: bytes | list[bytes]) -> Place | None:
-        """Write these bytes, or parts of them in order; None: there is no room for them now."""
+        """Write these bytes, or their parts in order; None: there is no room for them now."""
         parts = [data] if isinstance(data, bytes) else data
         size = sum(map(len, parts))
         with self._lock:
@@ -274,7 +274,7 @@ class PageFile:
         return None
 
     def get(self, place: Place) -> bytes:
-        """Return the bytes that were put there.  Raises StoreFailed."""
+        """Return the bytes at `place`. Raises StoreFailed."""
         begin, size, checksum = place
         try:
             found = os.pread(self._fd, size, begin)
@@ -285,7 +285,7 @@ class PageFile:
         return found
 
     def pieces(self, place: Place) -> Iterator[bytes]:
-        """Yield the bytes that were put there, some at a time.  Raises StoreFailed."""
+        """Yield the bytes at `place`, piece by piece. Raises StoreFailed."""
         begin, size, checksum = place
         found, hasher = 0, xxh3_64()
         while found < size:
@@ -302,11 +302,11 @@ class PageFile:
             raise StoreFailed(f"a page in {self._where} is not what was written there")
 
     def drop(self, place: Place) -> None:
-        """It is not needed any more."""
+        """The page at `place` is not needed any more."""
         self._dropped.append(place)
 
     def tidy(self) -> bool:
-        """Give back to the file system what can be; whether there may be more later."""
+        """Give unused space back to the file system; return whether there may be more later."""
         with self._lock:
             self._reclaim()
             if self._hollow:
@@ -339,7 +339,7 @@ class PageFile:
         return self._room
 
     def _cannot_write(self, error: OSError) -> None:
-        """The messages stay in memory; one line says why, not one for each page."""
+        """The messages stay in memory; log the reason once, not for each page."""
         trouble = error.errno or -1
         if trouble != self._trouble and trouble not in (errno.ENOSPC, errno.EDQUOT):
             log.warning("a page cannot be written in %s: %s", self._where, error)
@@ -374,7 +374,7 @@ class PageFile:
             self._hollow = 0
 
     def _punch(self) -> None:
-        """Have no gap take space on disk, where the file system can do that."""
+        """Release the disk space of all gaps, where the file system can do that."""
         self._hollow = 0
         for begin, end in self._gaps if self._punches else ():
             trouble = _punch_hole(self._fd, begin, end - begin)
@@ -411,7 +411,7 @@ _FALLOCATE = _found_fallocate()
 
 
 def _punch_hole(file: int, begin: int, size: int) -> int:
-    """Give back what this part of a file takes on disk; return the error, or 0."""
+    """Give back the disk space of this part of a file; return the error, or 0."""
     assert _FALLOCATE is not None
     if _FALLOCATE(file, _PUNCH_HOLE | _KEEP_SIZE, begin, size) == 0:
         return 0

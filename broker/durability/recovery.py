@@ -1,7 +1,7 @@
-"""From a store back to a running state: the checkpoint, then the items after it.
+"""Restores a running state from a store: the checkpoint, then the items after it.
 
-The same code restores a member after a restart, a joiner from the copy it received, and an audit:
-what is re-executed must give the chain that the store recorded, else the store (or this code) is
+The same code restores a member after a restart, a joiner from the copy it received, and an audit.
+Re-execution must give the chain that the store recorded; otherwise the store (or this code) is
 wrong and the state is not used.
 """
 
@@ -32,11 +32,11 @@ log = logging.getLogger("qpidd")
 
 CHECKPOINT_VERSION = 1
 TOLD_POSITIONS = 100_000
-"""Between two lines in the log of a long recovery: they take some seconds."""
+"""Positions between two progress lines of a long recovery: some seconds."""
 
 
 def checkpoint_head(history: History) -> bytes:
-    """Return the first chunk of a checkpoint: the point in the history that it stands for."""
+    """Return the first chunk of a checkpoint: its point in the history."""
     return bytes(
         msgpack.packb(
             (CHECKPOINT_VERSION, history.epoch, history.position, history.chain, history.order)
@@ -45,24 +45,24 @@ def checkpoint_head(history: History) -> bytes:
 
 
 def checkpoint_of(replica: Replica) -> Iterator[bytes]:
-    """Return a checkpoint of the present state, in chunks: it is never all in memory."""
+    """Return a checkpoint of the current state, in chunks: it is never entirely in memory."""
     return chain([checkpoint_head(replica.history)], replica.machine.snapshot(pages=True))
 
 
 def checkpoint_in_steps(replica: Replica) -> Iterator[bytes | None]:
-    """Return the same; it stays what it is while the replica goes on.  Empty chunks are pauses, and
-    None is one until something was read from disk."""
+    """Return the same; it does not change while the replica goes on. An empty chunk is a pause, and
+    None is a pause until something was read from disk."""
     return chain([checkpoint_head(replica.history)], replica.machine.snapshot_in_steps(pages=True))
 
 
 def checkpoint_history(store: Store) -> History:
-    """Return the point that the store's checkpoint stands for; the beginning when it has none."""
+    """Return the point of the store's checkpoint; the beginning when it has none."""
     saved = store.checkpoint()
     return History() if saved is None else head_of(*saved)
 
 
 def head_of(position: int, chunks: Iterator[bytes]) -> History:
-    """Return the point that a checkpoint of this position stands for, by its first chunk."""
+    """Return the point of a checkpoint at this position, from its first chunk."""
     version, *fields = msgpack.unpackb(next(chunks))
     if version != CHECKPOINT_VERSION:
         raise Divergence(
@@ -92,11 +92,11 @@ def recover(
 ) -> Replica:
     """Return the state that `store` holds, re-executed and verified against its chain.
 
-    `progress` is called now and then with (position reached, position to reach); `withheld` is
+    `progress` is called periodically with (position reached, position to reach); `withheld` is
     that of a `Replica`, `pager` that of its machine; `own`: the checkpoint was written by this
-    member, and pages in it are verified as they are looked at.  Raises `Divergence` when the
-    re-execution does not give what the store recorded, `ExecutionFailed` or `Withheld` when a
-    command cannot or may not be executed, and the store's own errors when it cannot be read.
+    member, and pages in it are verified when they are read. Raises `Divergence` when re-execution
+    does not give the recorded chain, `ExecutionFailed` or `Withheld` when a command cannot or may
+    not be executed, and the store's own errors when it cannot be read.
     """
     end = history_of(store.meta)
     replica = restored(local, store, pager, own=own)
@@ -118,7 +118,7 @@ def recover(
 
 
 def restored(local: str, store: Store, pager: Pager | None = None, *, own: bool = False) -> Replica:
-    """Return the state of the store's present checkpoint; an empty one when it has none."""
+    """Return the state of the store's current checkpoint; an empty one when it has none."""
     saved = store.checkpoint()
     if saved is None:
         return Replica(local, Machine(local, pager), History())
@@ -127,5 +127,5 @@ def restored(local: str, store: Store, pager: Pager | None = None, *, own: bool 
 
 
 def log_progress(position: int, end: int) -> None:
-    """Log how far a long recovery is."""
+    """Log the progress of a long recovery."""
     log.info("recovering: at position %d of %d", position, end)

@@ -1,10 +1,10 @@
-"""A member's start: what its own store is good for, and what the member goes on from.
+"""A member's start: decides whether its own store is usable, and which state to go on from.
 
 Most starts re-execute the store and go on. A store that must not or cannot be re-executed keeps its
 place on disk but has no vote: it was out-voted, is damaged, or holds a command that this release
-cannot execute. The member then joins like an empty one, and its old store is set aside when
-another's state is in force. It never goes on from the part before the command: others may count on
-what it has durable.
+cannot execute. The member then joins like an empty one, and its old store is set aside once another
+member's state is in force. The member never goes on from the part before the command: others may
+count on everything it has durable.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ log = logging.getLogger("qpidd")
 
 
 class Resumed(NamedTuple):
-    """What to start from. `filled`: whether it counts in a state exchange."""
+    """The state to start from. `filled`: whether it counts in a state exchange."""
 
     replica: Replica
     filled: bool
 
 
 class Unusable(StoreUnreadable):
-    """The store cannot be used, and there is no other member to take the state from."""
+    """The store cannot be used, and no other member can give the state."""
 
 
 def resume(store: Store, quarantine: Quarantine, pager: Pager | None = None) -> Resumed:
     """Return the state that this member starts from.
 
-    Where its member is the only voter, raises what `recover` raises for a damaged store, and
-    `Unusable` for one that may not be used.  `DiskFailed`: pages cannot be read back.
+    If its member is the only voter, raises the errors of `recover` for a damaged store, and
+    `Unusable` for one that may not be used. `DiskFailed`: pages cannot be read back.
     """
     try:
         return _resume(store, quarantine, pager)
@@ -105,14 +105,14 @@ def _aside(meta: Meta, why: str, remedy: str, pager: Pager | None) -> Resumed:
         "set aside (%s)", why, remedy,
     )  # fmt: skip
     # The state that takes its place gets the same pager.
-    # The point that the store reached still shows that this is no empty member (see `make_plan`).
+    # The point that the store reached still shows that this member is not empty (see `make_plan`).
     replica = Replica(meta.member, Machine(meta.member, pager), history_of(meta))
     replica.broken = True  # nothing may be applied to it, nor be made durable
     return Resumed(replica, False)
 
 
 def _settle(store: Store, replica: Replica) -> None:
-    """Put what was skipped behind a checkpoint: nobody ever re-executes it from this store."""
+    """Write a checkpoint beyond the skipped commands, so that this store never re-executes them."""
     history = replica.history
     log.critical(
         "an operator declared %d command(s) skipped: outcome 541, no change; the history goes on "

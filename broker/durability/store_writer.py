@@ -1,9 +1,9 @@
 """The disk side of a member's store: commits on their thread, checkpoints in slices, the switch.
 
-A checkpoint must never hold the token up.  The state is cut at once; what takes long is to pack it.
-A slice packs for a moment and goes to the commit thread, then the loop does other things.  When the
-disk is slower than the packing, the packing waits, so only a few megabytes of a checkpoint are in
-memory at a time.
+A checkpoint must never delay the token. The state is cut at once; packing it takes long. Each slice
+packs for a moment and goes to the commit thread, then the loop does other things. If the disk is
+slower than the packing, the packing waits, so only a few megabytes of a checkpoint are in memory at
+a time.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ log = logging.getLogger("qpidd.join")
 SLICE_S = 0.002
 PAUSE_S = 0.004
 _END = b"the end"
-"""A third of the loop's time at most, while a checkpoint is made."""
+"""Packing takes at most a third of the loop's time while a checkpoint is made."""
 AHEAD_BYTES_MAX = 4 << 20
 SHORT_LOG_BYTES = 4 << 20
 SHORT_LOG_SHARE = 32
-"""Executing a message again costs about twenty times what restoring one does that waits on disk,
-and four times what one in memory does: so a start takes about half as long again at most."""
+"""Re-executing a message costs about twenty times as much as restoring one that waits on disk, and
+four times as much as restoring one in memory: so a start takes at most about half as long again."""
 PATIENCE_S = 10.0
-"""How long a member that ends waits for its disk."""
+"""How long an ending member waits for its disk."""
 CHECKPOINT_S = 30.0
 """How long an orderly stop waits for a checkpoint: the samples for systemd, Kubernetes and
-Pacemaker give a stop two minutes, and what follows may take one of them where the disk is slow."""
+Pacemaker allow two minutes for a stop, and the rest of it may take one of them on a slow disk."""
 
 
 class Handle(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """It is not to come."""
+        """Cancel the call."""
 
 
 class Timers(Protocol):
-    """What a checkpoint needs of the event loop."""
+    """The part of the event loop that a checkpoint needs."""
 
     def call_soon(self, callback: Call, /) -> Handle:
-        """Call when the others had their turn."""
+        """Call once the others have had their turn."""
 
     def call_later(self, delay: float, callback: Call, /) -> Handle:
         """Call after a while."""
 
 
 class CheckpointWriter:
-    """Feeds one checkpoint.  `on_error` is called when packing fails, which is ours."""
+    """Feeds one checkpoint. `on_error` is called when packing fails: the broker's own fault."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class CheckpointWriter:
         self._handle = loop.call_soon(self._slice)
 
     def cancel(self) -> None:
-        """Make no more of it: its store is given up."""
+        """Stop making it: its store is given up."""
         self._handle.cancel()
 
     def _slice(self) -> None:
@@ -114,7 +114,7 @@ class CheckpointWriter:
 
 
 class CheckpointFailed(StoreFailed):
-    """The state could not be packed; the store is as it was, and takes what follows."""
+    """The state could not be packed; the store is unchanged, and still takes commits."""
 
 
 def begin_checkpoint(
@@ -150,7 +150,7 @@ class StoreWriter(CommitThread):
         return begin_checkpoint(self, self._loop, replica, done, given_up, self.on_failed)
 
     def all_counters(self) -> dict[str, int]:
-        """Return what was written, and what waits."""
+        """Return counters of written and waiting data."""
         lag = self.lag()
         return {**self.counters, "waiting": lag.waiting, "waiting_bytes": lag.bytes}
 
@@ -182,7 +182,7 @@ class DataDirectoryDevice:
         self, writer: StoreWriter, received: LmdbStore, current: LmdbStore, meta: Meta,
         done: Callable[[LmdbStore], None],
     ) -> None:  # fmt: skip
-        """Put the received store in the place of the current one, which is set aside."""
+        """Replace the current store, which is set aside, by the received one."""
 
         def work() -> LmdbStore:
             writer.close()
@@ -215,7 +215,7 @@ class DataDirectoryDevice:
             raise StoreStuck(f"the disk did not put the received state in force in {patience_s} s")
 
     def lag(self) -> CommitLag:
-        """Return how far the disk is behind; a switch that is under way waits as a commit does."""
+        """Return how far the disk is behind; a switch under way counts like a waiting commit."""
         switch = CommitLag(int(self._switch is not None), 0, self._switch_since)
         return switch if self._writer is None else self._writer.lag().beside(switch)
 
@@ -224,7 +224,7 @@ class DrainedWriter(Writer, Protocol):
     """A writer that can be closed with patience."""
 
     async def drain(self, patience_s: float | None = None) -> None:
-        """Commit what was submitted and end; `StoreStuck` when the disk does not answer."""
+        """Commit everything submitted and end; `StoreStuck` if the disk does not answer."""
 
 
 WriterT = TypeVar("WriterT", bound=DrainedWriter)
@@ -232,18 +232,18 @@ LmdbPersister = Persister[LmdbStore, StoreWriter]
 
 
 def is_worth_a_checkpoint(checkpoint_bytes: int, log_bytes: int) -> bool:
-    """Whether a member that ends should write a checkpoint: to pack, write and sync a large state
-    takes seconds, to execute a short log again does not."""
+    """Whether an ending member should write a checkpoint: packing, writing and syncing a large
+    state takes seconds, re-executing a short log does not."""
     return log_bytes > max(SHORT_LOG_BYTES, checkpoint_bytes // SHORT_LOG_SHARE)
 
 
 class CheckpointBeforeStop(Generic[StoreT, WriterT]):
-    """The checkpoint that an orderly stop of one member leaves: else its next start executes again
-    all that came since the last one, which is up to 64 MiB of log.
+    """The checkpoint that an orderly stop of one member leaves: otherwise its next start
+    re-executes everything since the last one, up to 64 MiB of log.
 
-    It is made as any other, beside the commits, while the member votes and serves as ever: so the
-    others do without it no longer than before, and a kill at any moment is one of a running member.
-    What is applied meanwhile is short.  Whatever keeps it from being written, the stop goes on.
+    It is made like any other, between commits, while the member votes and serves as usual: so the
+    member is away no longer than before, and a kill at any moment is one of a running member. The
+    log of items applied meanwhile is short. If anything prevents the checkpoint, the stop goes on.
     Decision: docs/decisions/0151-an-orderly-stop-leaves-a-checkpoint.md.
     """
 
@@ -261,7 +261,7 @@ class CheckpointBeforeStop(Generic[StoreT, WriterT]):
         self._over = False
 
     def awaited(self, replica: Replica, now: float) -> bool:
-        """Whether the stop waits for it; asked again and again, from the stop's beginning on."""
+        """Whether the stop waits for it; called repeatedly, from the stop's beginning on."""
         persister = self._persister
         if self._over:
             return False
@@ -316,13 +316,13 @@ async def close_store(
     *,
     sparing: bool = False,
 ) -> None:
-    """Write what is left, and put into the marker how this incarnation ended.
+    """Write the remaining work, and record in the marker how this incarnation ended.
 
-    `sparing`: the reserve was given up, and what is left of it is for the next start.
+    `sparing`: the reserve was given up, and the rest of it is for the next start.
 
-    `reason` is noted when the store is wrong.  A clean end leaves a checkpoint of the last state,
-    unless the log behind the present one is short.  Raises `StoreStuck` when the disk does
-    not answer: hands off the store, it may not even be closed.
+    `reason` is noted when the store is wrong. A clean end leaves a checkpoint of the last state,
+    unless the log behind the current one is short. Raises `StoreStuck` when the disk does not
+    answer: then leave the store alone, and do not even close it.
     """
     persister.cancel_checkpoint()
     await persister.writer.drain(PATIENCE_S)
@@ -344,14 +344,14 @@ async def close_store(
 
 
 def exit_of(number: int) -> Exit:
-    """Return how a member ends that met the system's error `number` as it wrote a file."""
+    """Return the exit of a member that met the system's error `number` while writing a file."""
     if number in REFUSED:
         return Exit.IO_ERROR
     return Exit.FULL if number in NO_SPACE else Exit.INTERNAL
 
 
 def exit_of_store(error: BaseException) -> Exit:
-    """Return how a member ends whose store failed."""
+    """Return the exit of a member whose store failed."""
     if isinstance(error, DiskBroken):
         return Exit.IO_ERROR
     return Exit.FULL if isinstance(error, (NoSpace, FullMidway)) else Exit.INTERNAL

@@ -1,8 +1,8 @@
 """The shell of state transfer in a process: datagrams, worker threads and directories.
 
 Reading, restoring and verifying run on worker threads; the loop keeps passing the token meanwhile.
-What a donor sends is paced: a burst, then a pause that is three times as long, and longer while
-clients are served.
+A donor paces its sending: a burst, then a pause three times as long, and longer while clients are
+served.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ProcessDevice:
         shutil.rmtree(store.path, ignore_errors=True)
 
     def free_bytes(self) -> int:
-        """Return what is free on the disk of the data directory."""
+        """Return the free space on the disk of the data directory."""
         return shutil.disk_usage(self._dir).free
 
 
@@ -118,22 +118,22 @@ class StateTransfer:
 
     @property
     def progress(self) -> str:
-        """Return how far the transfer to this member is, for people; empty when there is none."""
+        """Return the progress of the transfer to this member, for people; empty without one."""
         return self._joiner.progress
 
     @property
     def share(self) -> float:
-        """Return the part of what is fetched that is here; 1 where nothing is."""
+        """Return the received share of the transfer; 1 when nothing is being fetched."""
         return min(max(self._joiner.share, 0.0), 1.0)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return what both sides did."""
+        """Return the counters of both sides."""
         sent = {f"donor_{name}": value for name, value in self._sender.counters.items()}
         return {**self._joiner.counters, **sent}
 
     def takes(self, direct: Direct) -> bool:
-        """Whether this datagram was about state transfer; then it is dealt with."""
+        """Handle this datagram if it belongs to state transfer; return whether it does."""
         if not is_transfer(direct.payload):
             return False
         message = decode(direct.payload)
@@ -172,7 +172,7 @@ class StateTransfer:
                 self._pump_soon(max(pause, 3 * took))
 
     def wake(self) -> None:
-        """Do what is due by the clock."""
+        """Do the work that is due by the clock."""
         self._joiner.wake()
         self._sender.wake()
 

@@ -1,4 +1,4 @@
-"""State transfer between a donor and a joiner over datagrams: what is needed, and pieces of it.
+"""The protocol of state transfer between a donor and a joiner, over datagrams.
 
     joiner                                    donor
     ASK (id, point, beyond)              ->   does that point lie on my history?
@@ -9,13 +9,13 @@
                                          <-   PIECE (id, stream, cursor, number, of, next, bytes)
     DONE (id)                            ->
 
-The joiner pulls.  A stream is a sequence of blocks; a block begins at a cursor, which is a position
-in the log or the number of a checkpoint's chunk, and says at which cursor the next one begins.  It
-travels in pieces; only those are asked for again that did not come.  Each datagram has a checksum.
-So any may be lost, late, doubled or damaged, and who asks anew goes on where it was, with any donor
-whose history holds its point.  Neither side holds more than a few blocks.
+The joiner pulls. A stream is a sequence of blocks. A block begins at a cursor, which is a position
+in the log or the number of a checkpoint's chunk, and gives the cursor of the next block. It travels
+in pieces; the joiner asks again only for missing ones. Each datagram has a checksum. So any of them
+may be lost, late, doubled or damaged, and a joiner that asks anew goes on where it was, with any
+donor whose history holds its point. Neither side holds more than a few blocks.
 
-Pure: what is read and sent goes out through the callbacks of the shell.
+Pure: reading and sending go through callbacks of the shell.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from vsync.types import Member
 PIECE_BYTES = 32_000
 BLOCK_BYTES = 16 * PIECE_BYTES
 BLOCKS_AHEAD = 2
-"""How many blocks a joiner asks for beyond what it has worked off."""
+"""How many blocks a joiner asks for beyond those it has processed."""
 LOG = 0
-"""The stream of the log; others have the generation of their checkpoint."""
+"""The stream number of the log; the number of another stream is its checkpoint's generation."""
 ASK_AGAIN_S = 0.25
 POLL_S = 0.02
-"""How long a joiner that has all that its donor has on disk waits before it asks for more."""
+"""How long a joiner that has everything on its donor's disk waits before it asks for more."""
 GIVE_UP_S = 30.0
 
 
@@ -59,15 +59,15 @@ FROM_JOINER = (Tag.ASK, Tag.GET, Tag.DONE)
 
 
 class Tail(NamedTuple):
-    """The donor's log leads on from the joiner's point; it reached `end` when this was asked."""
+    """The donor's log leads on from the joiner's point; it reached `end` at the time of asking."""
 
     end: int
 
 
 class Offer(NamedTuple):
-    """A checkpoint of the donor: which, how large, and the point in the history it stands for.
+    """A checkpoint of the donor: its generation, its size, and its point in the history.
 
-    Generation 0 and no chunks: the empty state, where the donor's log still has all of it.
+    Generation 0 and no chunks: the empty state, if the donor's log still has the whole history.
     """
 
     generation: int
@@ -80,7 +80,7 @@ class Offer(NamedTuple):
 
     @property
     def history(self) -> History:
-        """Return the point that it stands for."""
+        """Return the checkpoint's point in the history."""
         return History(self.epoch, self.position, self.chain, self.order)
 
 
@@ -105,7 +105,7 @@ def encode(tag: Tag, *fields: object) -> bytes:
 
 
 def decode(payload: bytes) -> tuple[Tag, tuple[object, ...]] | None:
-    """Return (tag, fields) of a datagram, or None when it is damaged or not well formed."""
+    """Return (tag, fields) of a datagram, or None if it is damaged or malformed."""
     checksum, body = payload[1:9], payload[9:]
     if checksum != xxh3_64_digest(body):
         return None
@@ -126,10 +126,10 @@ class _Assembly:
 
 
 class Receiver:
-    """The joiner's half of one attempt: it asks one donor, then pulls one stream.
+    """The joiner's half of one attempt: asks one donor, then pulls one stream.
 
-    `point` is where the joiner's state is; None: it has none that may be gone on from.  `resumed`:
-    a checkpoint of which the chunks before a number are here already.
+    `point` is the joiner's point in the history; None: it has no state to go on from. `resumed`: a
+    checkpoint, and the number of its first chunk that is still missing.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Receiver:
         if assembly is None:
             return
         if (assembly.of, assembly.following) != (of, following):
-            assembly.pieces.clear()  # the donor read anew, and further: pieces of two do not mix
+            assembly.pieces.clear()  # the donor read anew, and further: do not mix pieces of two
         if number in assembly.pieces:
             return
         self._heard_at = assembly.asked_at = now
@@ -245,7 +245,7 @@ class Receiver:
         return bool(self._blocks)
 
     def take(self, now: float) -> Block | None:
-        """Return the next block, in order, and ask for a further one."""
+        """Return the next block, in order, and ask for another one."""
         block = self._blocks.popleft() if self._blocks else None
         self._fetch(now)
         return block
@@ -255,7 +255,7 @@ class Receiver:
         self._send(self.donor, encode(Tag.DONE, self.id))
 
     def wake(self, now: float) -> None:
-        """Ask again for what is overdue; give up when nothing came for long."""
+        """Ask again for overdue pieces; give up when nothing came for long."""
         if self.failed:
             return
         if self.answer is None:
@@ -277,10 +277,10 @@ class Receiver:
 
 
 class Library(Protocol):
-    """What a donor has to give; a worker thread calls these, one call at a time for each joiner."""
+    """A donor's data; a worker thread calls these methods, one call at a time for each joiner."""
 
     def judge(self, key: str, point: History | None, beyond: int) -> Tail | Offer | None:
-        """Return what leads on from `point`; None: not yet, it will be asked again."""
+        """Return the way on from `point`; None: not known yet, the joiner will ask again."""
 
     def read(self, key: str, stream: int, cursor: int) -> tuple[int, bytes]:
         """Return the block at a cursor, and the next cursor."""
@@ -290,7 +290,7 @@ class Library(Protocol):
 
 
 KEPT_S = 60.0
-"""How long a donor keeps what a joiner reads when that one is silent."""
+"""How long a donor keeps a silent joiner's data."""
 PINNED_S = 3600.0
 """How long one joiner may keep a checkpoint, and the log behind it, from being deleted."""
 QUEUED_BLOCKS = 2 + BLOCKS_AHEAD
@@ -317,7 +317,7 @@ Work = Callable[[Callable[[], object], Callable[[object, Exception | None], None
 
 
 class Sender:
-    """The donor's half of all transfers.  `work` runs a job elsewhere; `pump` sends what is due."""
+    """The donor's half of all transfers. `work` runs a job elsewhere; `pump` sends due pieces."""
 
     def __init__(
         self, send: Callable[[Member, bytes], None], library: Library, work: Work,
@@ -332,7 +332,7 @@ class Sender:
         self._piece_bytes = piece_bytes
 
     def on_message(self, joiner: Member, tag: Tag, fields: tuple[object, ...]) -> None:
-        """Take one datagram of a joiner."""
+        """Handle one datagram from a joiner."""
         reader = self.readers.get(joiner)
         match tag, fields:
             case Tag.ASK, (str(attempt), None, int(beyond)):
@@ -441,7 +441,7 @@ class Sender:
         return any(reader.queued for reader in self.readers.values())
 
     def pump(self, bytes_max: int) -> None:
-        """Send about so many bytes, of all joiners in turn."""
+        """Send about `bytes_max` bytes, to all joiners in turn."""
         left = bytes_max
         while left > 0:
             waiting = [reader for reader in self.readers.values() if reader.queued]
@@ -466,7 +466,7 @@ class Sender:
         return len(piece) or 1
 
     def wake(self) -> None:
-        """Drop what nobody reads any more, and what was read for too long."""
+        """Drop readers that are silent, and those that read for too long."""
         now = self._now()
         for reader in list(self.readers.values()):
             if now - reader.used_at > KEPT_S:
