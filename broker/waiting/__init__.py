@@ -1,1 +1,1 @@
-"""Messages that wait in queues: their order, and where they are."""
+"""Messages waiting in queues: their order, and their place in memory or on disk."""

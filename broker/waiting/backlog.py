@@ -1,8 +1,8 @@
-"""The messages of a plain queue that were never taken, in order: a long one costs no pause.
+"""The messages of a plain queue that were never taken, in order: a long queue costs no pause.
 
-A `Backlog`'s two ends are deques, what lies between are blocks, which a copy shares with its
-original. With one deque of a million messages each full collection took 40 ms of processor, a copy
-20 and freeing the copy 14, all in one piece.
+A `Backlog`'s two ends are deques; between them are blocks, which a copy shares with its original.
+With one deque of a million messages each full garbage collection took 40 ms of processor time, a
+copy 20 ms and freeing the copy 14 ms, each in one piece.
 """
 
 from bisect import bisect_left
@@ -18,8 +18,8 @@ _T = TypeVar("_T")
 
 BLOCK_MESSAGES = 256
 BLOCK_BYTES = 64 << 10
-"""So many messages make a block, or fewer of so many bytes: to read one from disk takes some tenths
-of a millisecond, and each end of a queue, which is always in memory, is about as large."""
+"""A block is this many messages, or fewer with this many bytes: reading one from disk takes some
+tenths of a millisecond, and each end of a queue, which is always in memory, is about as large."""
 
 
 class Backlog(Generic[_T]):
@@ -44,7 +44,7 @@ class Backlog(Generic[_T]):
         return bool(self._head)
 
     def __iter__(self) -> Iterator[_T]:
-        """Not while it changes."""
+        """Iterate in order; the backlog must not change meanwhile."""
         yield from self._head
         for block in read_ahead(self._blocks):
             yield from block
@@ -53,16 +53,16 @@ class Backlog(Generic[_T]):
 
     @property
     def first(self) -> _T:
-        """The message at the front.  There is one."""
+        """The message at the front. The backlog must not be empty."""
         return self._head[0]
 
     @property
     def blocks(self) -> Sequence[Block[_T]]:
-        """What lies between the ends."""
+        """The blocks between the ends."""
         return self._blocks
 
     def append(self, message: _T, size: int = 0) -> Block[_T] | None:
-        """Add one at the end, of so many bytes; return the block that is full now."""
+        """Add a message of `size` bytes at the end; return the block that is full now, if any."""
         tail = self._tail
         tail.append(message)
         self._tail_bytes += size
@@ -71,8 +71,8 @@ class Backlog(Generic[_T]):
         return None
 
     def append_all(self, messages: Sequence[_T], sizes: Sequence[int]) -> list[Block[_T]]:
-        """Add them at the end, of so many bytes each, as `append` does; return the blocks that are
-        full now.  Each block is filled at once."""
+        """Add messages of these sizes at the end, as `append` does; return the blocks that are full
+        now. Each block is filled at once."""
         full: list[Block[_T]] = []
         begin, end = 0, len(messages)
         while begin < end:
@@ -98,8 +98,8 @@ class Backlog(Generic[_T]):
         return self.append_all(held, list(sizes) or [0] * len(held))
 
     def adopt(self, block: Block[_T]) -> Block[_T] | None:
-        """Add those of a block of another backlog at the end, wherever they are; return the block
-        that is full now, if any: never that one."""
+        """Add the messages of another backlog's block at the end, whether in memory or on disk;
+        return the block that is full now, if any: never that one."""
         if not self._head:
             self.extend(block)
             return None
@@ -109,14 +109,14 @@ class Backlog(Generic[_T]):
         return full
 
     def popleft(self) -> _T:
-        """Take the first.  There is one."""
+        """Take the first message. The backlog must not be empty."""
         message = self._head.popleft()
         if not self._head:
             self._next_head()
         return message
 
     def take(self, count: int) -> list[_T]:
-        """Take the first so many.  There are as many."""
+        """Take the first `count` messages. There must be as many."""
         taken: list[_T] = []
         while (missing := count - len(taken)) > 0:
             head = self._head
@@ -129,7 +129,7 @@ class Backlog(Generic[_T]):
         return taken
 
     def pop(self) -> _T:
-        """Take the last.  There is one."""
+        """Take the last message. The backlog must not be empty."""
         if not self._tail:
             if self._blocks:
                 block = self._blocks.pop()
@@ -140,7 +140,7 @@ class Backlog(Generic[_T]):
         return self._tail.pop()
 
     def drop(self, count: int) -> int:
-        """Take about so many, without a look at them; return how many.  None are left of 0."""
+        """Take about `count` messages without looking at them; return how many, 0 at the end."""
         dropped = 0
         while self._blocks and dropped < count:
             dropped += len(self._blocks.pop())
@@ -151,7 +151,7 @@ class Backlog(Generic[_T]):
         return dropped
 
     def copy(self) -> "Backlog[_T]":
-        """Return the same messages; it takes no longer for a million of them."""
+        """Return a copy; a million messages take no longer."""
         other: Backlog[_T] = Backlog()
         other._blocks, other._between = self._blocks.copy(), self._between
         other._head = self._head.copy()
@@ -160,12 +160,12 @@ class Backlog(Generic[_T]):
         return other
 
     def parts(self) -> list[Part[_T]]:
-        """Return the same messages in parts, to be read once: less than a copy for a short one."""
+        """Return the messages in parts, to be read once: cheaper than a copy of a short backlog."""
         last = () if self._tail is self._head else (tuple(self._tail),)
         return [tuple(self._head), *self._blocks, *last]
 
     def drain_parts(self) -> Iterator[Part[_T]]:
-        """Yield the same parts once; what lies between the ends is let go of on the way."""
+        """Yield the same parts once, releasing the blocks between the ends on the way."""
         last = () if self._tail is self._head else tuple(self._tail)
         yield tuple(self._head)
         while self._blocks:

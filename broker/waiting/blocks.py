@@ -1,12 +1,11 @@
-"""Blocks of messages that wait: in memory, or on disk.
+"""Blocks of waiting messages, in memory or on disk.
 
-The messages of a block never change, so a copy of a queue takes references of its blocks only, and
-the garbage collector passes by what is in them: it stops tracking a tuple of tuples of atomic
-values.
+The messages of a block never change, so a copy of a queue only takes references to its blocks, and
+the garbage collector skips their content: it stops tracking a tuple of tuples of atomic values.
 
-A block may be *on disk*: then it holds a `Page`, from which its messages are read when somebody
-looks at them, each time anew. Who has to know no more than what they are together, or hands them on
-as they are, has the bytes of the page without unpacking them.
+A block may be *on disk*: then it holds a `Page`, from which its messages are read anew at each
+access. Code that only needs their summary, or hands them on unchanged, uses the page's bytes
+without unpacking them.
 Decisions: docs/decisions/0057-a-backlog-is-not-memory.md,
 docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md.
 """
@@ -21,11 +20,11 @@ _P = TypeVar("_P")
 
 AHEAD = 8
 AHEAD_BYTES = 1 << 20
-"""So many blocks are asked for before they are looked at, or fewer of so many bytes."""
+"""The number of blocks requested ahead of their use, or fewer with this many bytes."""
 
 
 class Summary(NamedTuple):
-    """What is known of the messages of a page without a look at them."""
+    """Facts about the messages of a page, known without reading them."""
 
     messages: int
     bytes: int  # of bodies
@@ -35,38 +34,38 @@ class Summary(NamedTuple):
 
 
 class Packed(Protocol):
-    """The bytes of a page, which were asked for."""
+    """The requested bytes of a page."""
 
     def found(self) -> bytes | None:
-        """Return them if they were read."""
+        """Return the bytes if they were read."""
 
     def get(self) -> bytes:
-        """Return them; waits for the disk."""
+        """Return the bytes; waits for the disk."""
 
 
 class Page(Protocol[_T_co]):
-    """Messages that are on disk.  They go from there with the last reference."""
+    """Messages on disk. They are removed from it with the last reference."""
 
     @property
     def summary(self) -> Summary:
-        """What they are together."""
+        """The summary of the messages."""
 
     def packed(self) -> Packed:
-        """Have their bytes read."""
+        """Request their bytes."""
 
     def load(self) -> tuple[_T_co, ...]:
-        """Return them; waits for the disk where they were not asked for in time."""
+        """Return the messages; waits for the disk if they were not requested in time."""
 
     def found(self) -> tuple[_T_co, ...] | None:
-        """Return them if they were read, else have them read."""
+        """Return the messages if they were read, else request them."""
 
     def ask(self) -> int:
-        """Have them read, as somebody is about to look at them; return how many bytes that are, or
-        more than `AHEAD_BYTES`: what follows them must not be asked for now."""
+        """Request the messages, as they are about to be used; return their bytes, or more than
+        `AHEAD_BYTES`: later blocks must not be requested now."""
 
 
 class Block(Generic[_T]):
-    """Messages that lie between the ends of a backlog, in memory or on disk."""
+    """Messages between the ends of a backlog, in memory or on disk."""
 
     __slots__ = ("__weakref__", "_count", "_messages", "_page")
 
@@ -85,7 +84,7 @@ class Block(Generic[_T]):
         return iter(self.messages())
 
     def messages(self) -> tuple[_T, ...]:
-        """All of them; waits for the disk."""
+        """All messages; waits for the disk."""
         messages = self._messages
         if messages is None:
             assert self._page is not None
@@ -93,7 +92,7 @@ class Block(Generic[_T]):
         return messages
 
     def found(self) -> tuple[_T, ...] | None:
-        """All of them if they are in memory by now; else they are being read."""
+        """All messages if they are in memory by now; else they are being read."""
         messages = self._messages
         if messages is None:
             assert self._page is not None
@@ -102,21 +101,21 @@ class Block(Generic[_T]):
 
     @property
     def page(self) -> Page[_T] | None:
-        """Where they are, unless that is in memory."""
+        """The page with the messages; None when they are in memory."""
         return self._page if self._messages is None else None
 
     @property
     def on_disk(self) -> bool:
-        """Whether they are not in memory."""
+        """Whether the messages are on disk."""
         return self._messages is None
 
     def put_on_disk(self, page: Page[_T]) -> None:
-        """`page` has them now."""
+        """Let `page` hold the messages from now on."""
         self._page = page
         self._messages = None
 
     def ask(self) -> int:
-        """Somebody is about to look at them; return how many bytes have to be read for it."""
+        """Prepare for a use of the messages; return how many bytes must be read for it."""
         if self._messages is None and self._page is not None:
             return self._page.ask()
         return 0
@@ -137,7 +136,7 @@ def read_along(parts: Iterable[Part[_T]]) -> Iterator[tuple[_T, ...] | None]:
 
 
 def read_ahead(parts: Iterable[Part[_T]]) -> Iterator[Part[_T]]:
-    """Yield these parts, those that come next asked for."""
+    """Yield these parts, requesting the next ones ahead."""
     ahead: deque[tuple[Part[_T], int]] = deque()
     total = 0
     for part in parts:
@@ -155,8 +154,8 @@ def read_ahead(parts: Iterable[Part[_T]]) -> Iterator[Part[_T]]:
 def packed_ahead(
     parts: Iterable[_P], wanted: Callable[[Block[_T]], bool]
 ) -> Iterator[tuple[_P, Packed | None]]:
-    """Yield these parts, with the bytes of those that are on disk and `wanted` so; those that come
-    next are asked for."""
+    """Yield these parts, with the bytes of those that are on disk and `wanted` so, requesting the
+    next ones ahead."""
     ahead: deque[tuple[_P, Packed | None]] = deque()
     for part in parts:
         packed: Packed | None = None

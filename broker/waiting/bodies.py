@@ -1,9 +1,9 @@
-"""The body of a message: bytes, or the parts of a large one, which nobody puts together.
+"""The body of a message: bytes, or the parts of a large body, which are never joined.
 
-A large body is made of what its channel sent, part by part, and stays so in queues, on disk and on
-its way to consumers: to join 200 MB takes a member away from all else for a tenth of a second, and
-is a second copy.  Whether a body is in parts, and in which, is one member's own, and no part of the
-replicated state: its bytes, its length and its hash are the same.
+A large body keeps the parts in which its channel sent it, in queues, on disk and on its way to
+consumers: joining 200 MB would block a member for a tenth of a second, and make a second copy. The
+division into parts is local to one member, and not part of the replicated state: bytes, length and
+hash of the body are the same everywhere.
 Decision: docs/decisions/0093-a-large-body-stays-in-its-parts.md.
 """
 
@@ -16,14 +16,14 @@ from xxhash import xxh3_64
 
 @final
 class LargeBody:
-    """A body in its parts.  It has a length, is equal to its bytes, and knows their hash."""
+    """A body in parts. It has a length, is equal to its bytes, and knows their hash."""
 
     __slots__ = ("_size", "hashed", "parts")
 
     def __init__(self, parts: tuple[bytes, ...], size: int, hashed: int) -> None:
         self.parts, self._size = parts, size
         self.hashed = hashed
-        """xxh3-64 of the bytes as they came."""
+        """xxh3-64 of the bytes as received."""
 
     def __len__(self) -> int:
         return self._size
@@ -35,7 +35,7 @@ class LargeBody:
         return f"LargeBody({self._size} bytes, {self.hashed:016x})"
 
     def __bytes__(self) -> bytes:
-        """A whole copy: for those that are not large."""
+        """A whole copy: for bodies that are not large."""
         return b"".join(self.parts)
 
     def hashed_again(self) -> int:
@@ -43,8 +43,8 @@ class LargeBody:
         return _hash_of(self.parts)
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield all, in pieces of so many bytes, whatever the parts are; the last one is what is
-        left."""
+        """Yield the body in pieces of `size` bytes, whatever its parts; the last one may be
+        shorter."""
         piece = bytearray()
         for part in self.parts:
             at = 0
@@ -63,7 +63,7 @@ Body: TypeAlias = bytes | LargeBody
 
 
 class GrowingBody:
-    """Parts that have come of a body which is not whole yet."""
+    """The received parts of an incomplete body."""
 
     __slots__ = ("_hasher", "parts", "size")
 
@@ -73,20 +73,20 @@ class GrowingBody:
         self._hasher = xxh3_64()
 
     def add(self, part: bytes) -> None:
-        """The next part.  Its hash is a part's work, so that the whole has none left."""
+        """Add the next part. It is hashed now, so that no work is left for the whole."""
         self.parts.append(part)
         self.size += len(part)
         self._hasher.update(part)
 
     def whole(self, rest: bytes = b"") -> LargeBody:
-        """Return the body, of which this is the rest."""
+        """Return the whole body; `rest` is its last part."""
         if rest:
             self.add(rest)
         return LargeBody(tuple(self.parts), self.size, self._hasher.intdigest())
 
 
 def in_parts(parts: Iterable[bytes]) -> LargeBody:
-    """Return a body of which all parts are here."""
+    """Return a body made of all its parts."""
     growing = GrowingBody()
     for part in parts:
         growing.add(part)
@@ -94,7 +94,7 @@ def in_parts(parts: Iterable[bytes]) -> LargeBody:
 
 
 def pieces_of(body: Body, size: int) -> Iterator[bytes]:
-    """Yield a body in pieces of so many bytes."""
+    """Yield a body in pieces of `size` bytes."""
     if isinstance(body, LargeBody):
         yield from body.pieces(size)
         return

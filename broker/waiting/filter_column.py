@@ -1,7 +1,8 @@
-"""The values by which readers of a stream choose its messages, as a column of hashes.
+"""The filter values of a stream's messages, as a column of hashes.
 
-It has eight bytes for each message, from the first with a value on. To find the next message for a
-reader is to look for eight bytes, so nobody reads what is passed over, from disk least of all.
+The column has eight bytes for each message, from the first one with a value on. Finding the next
+message for a reader is a search for eight bytes, so skipped messages are never read, least of all
+from disk.
 Decision: docs/decisions/0079-a-stream-is-read-at-offsets.md.
 """
 
@@ -13,13 +14,13 @@ NONE = bytes(_WIDTH)
 
 
 def entry_of(value: str | bytes) -> bytes:
-    """What the column has for a value."""
+    """The column's entry for a value."""
     raw = value.encode() if isinstance(value, str) else value
     return (xxh3_64_intdigest(raw) or 1).to_bytes(_WIDTH, "little")
 
 
 class FilterColumn:
-    """Of one stream; what is kept of it begins later than its column, at times."""
+    """The column of one stream; the kept messages sometimes begin later than the column."""
 
     __slots__ = ("_entries", "begin")
 

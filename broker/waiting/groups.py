@@ -1,13 +1,14 @@
-"""Which message of a queue with message groups may go next, and to whom.
+"""Decides which message of a queue with message groups may go next, and to which consumer.
 
-Keys are 16 bytes, or none for the messages without a group, which are one group, too. Of each group
-the first message that waits may go: to whoever holds messages of the group, or, while nobody does,
-to anybody. All of this follows from what waits and what is held, so it is no state of its own.
+Keys are 16 bytes, or empty for the messages without a group, which form one group, too. The first
+waiting message of each group may go: to the holder of the group's messages, or, while there is
+none, to any consumer. All of this follows from waiting and held messages, so it is no state of its
+own.
 Decision: docs/decisions/0087-a-group-has-one-holder.md.
 
-In a queue that *keeps* its groups, one that a consumer has got a message of stays with it until it
-is gone. That is a state: `kept`. Keys are numbers of `KEPT_GROUPS_MAX` then, so that it is bounded,
-and messages without a group go to anybody, each by itself. Decision:
+In a queue that *keeps* its groups, a group stays with the first consumer that gets a message of it
+until that consumer is gone. That is state: `kept`. To bound it, keys are then numbers below
+`KEPT_GROUPS_MAX`, and messages without a group go to any consumer, each by itself. Decision:
 docs/decisions/0094-a-kept-group-stays-with-its-consumer.md.
 """
 
@@ -19,7 +20,8 @@ from broker.waiting.places import Places
 _C = TypeVar("_C")
 
 KEPT_GROUPS_MAX = 1024
-"""Of a queue that keeps its groups: those with the same number are one. A power of two."""
+"""The most groups of a queue that keeps them: those with the same number are one. A power of two.
+"""
 
 
 class Group(Generic[_C]):
@@ -36,7 +38,7 @@ class Group(Generic[_C]):
 
 
 class Groups(Generic[_C]):
-    """The groups of a queue; each step costs hardly more with a million of them than with one."""
+    """The groups of a queue; a step costs hardly more with a million groups than with one."""
 
     __slots__ = (
         "by_key", "free", "header", "held", "keeps", "kept", "kept_by", "loose", "pending",
@@ -61,7 +63,7 @@ class Groups(Generic[_C]):
         self.pending: dict[_C, None] = {}
 
     def waits(self, key: bytes, place: int) -> _C | None:
-        """A message waits at this place; return who holds others of its group, or keeps it."""
+        """A message waits at this place; return the holder or keeper of its group."""
         if self.keeps and not key:
             self.free.put(place, self.loose)
             return None
@@ -72,7 +74,7 @@ class Groups(Generic[_C]):
         return group.holder
 
     def leaves(self, key: bytes, place: int) -> None:
-        """The first of its group does not wait any more."""
+        """The first waiting message of its group does not wait any more."""
         if self.keeps and not key:
             self.free.remove(place)
             return
@@ -83,7 +85,7 @@ class Groups(Generic[_C]):
         self._list(group)
 
     def hold(self, key: bytes, holder: _C | None) -> None:
-        """A consumer has got a message of the group, or a get."""
+        """A consumer, or a get, has taken a message of the group."""
         if self.keeps and not key:
             return
         group = self._group(key)
@@ -95,7 +97,7 @@ class Groups(Generic[_C]):
 
     def let_go(self, key: bytes) -> bool:
         """A message of the group is not held any more, whether it comes back or not. Return whether
-        others may have those that wait now."""
+        others may now get the waiting ones."""
         if self.keeps and not key:
             return False
         group = self.held[key]
@@ -120,7 +122,7 @@ class Groups(Generic[_C]):
         return True
 
     def keep_no_more(self, consumer: _C) -> list[bytes]:
-        """It is gone, and holds what it still holds; return what it kept."""
+        """The consumer is gone, though it may still hold messages; return the groups it kept."""
         keys = self.kept_by.pop(consumer, [])
         for key in keys:
             group = self.by_key[key]
@@ -132,18 +134,18 @@ class Groups(Generic[_C]):
         return keys
 
     def count_kept_by(self, consumer: _C) -> int:
-        """How many groups stay with it."""
+        """The number of groups that stay with this consumer."""
         return len(self.kept_by.get(consumer, ()))
 
     def next_of(self, consumer: _C | None) -> int | None:
-        """The place of what this consumer may get next; None stands for a get, and for nothing."""
+        """The place of the next message for this consumer, or for a get (None); None if none."""
         own = self.wanted.get(consumer) if consumer is not None else None
         if own is None:
             return self.free.first_place if self.free else None
         return min(own.first_place, self.free.first_place) if self.free else own.first_place
 
     def forget_waiting(self) -> tuple[dict[bytes, Group[_C]], Places[Group[_C]]]:
-        """Nothing waits any more; return what is to be let go of."""
+        """Nothing waits any more; return the structures to be freed."""
         gone = self.by_key, self.free
         stay = {**self.held, **{key: self.by_key[key] for key in self.kept}}
         self.by_key, self.free = stay, Places()

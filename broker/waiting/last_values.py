@@ -1,14 +1,14 @@
-"""Which message of a last-value queue is the newest of each key, and where it is.
+"""Tracks the newest message of each key in a last-value queue, and whether it waits or is held.
 
-Keys are 16 bytes, messages are named by their numbers in the queue. Of each key at most one message
-is *live*: it waits, or a channel holds it. What a channel holds when a newer one comes is
-*superseded*: it is the channel's still, and does not come back to the queue.
+Keys are 16 bytes; messages are named by their numbers in the queue. Of each key at most one message
+is *live*: it waits, or a channel holds it. A message that a channel holds when a newer one comes is
+*superseded*: it still belongs to the channel, and does not come back to the queue.
 Decision: docs/decisions/0084-a-last-value-is-replaced-at-the-end.md.
 """
 
 
 class LastValues:
-    """The live messages by key, and what is superseded."""
+    """The live messages by key, and the superseded ones."""
 
     __slots__ = ("elements", "header", "held", "raw_header", "superseded", "waiting")
 
@@ -22,13 +22,13 @@ class LastValues:
         self.elements = 0  # the sum of those of what is superseded
 
     def waits(self, key: bytes, number: int) -> int | None:
-        """A message waits that is the newest of its key. Return the one that a channel holds and
-        that is superseded by it; what waited before was taken out."""
+        """The newest message of a key waits. Return the message held by a channel that it
+        supersedes; an older waiting one was already taken out."""
         self.waiting[key] = number
         return self._newer_than_held(key, number)
 
     def hold(self, key: bytes, number: int) -> int | None:
-        """A channel holds it now, and it does not wait. Return what is superseded by it."""
+        """A channel now holds a message that waited. Return the message that it supersedes."""
         old = self._newer_than_held(key, number)
         self.held[key] = number
         return old

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-untyped"
-"""Waiting messages as the bytes of a page, by columns.
+"""The format of a page: waiting messages as bytes, by columns.
 
-A checkpoint has pages as they are, so these bytes outlive the process and reach other members:
+A checkpoint contains pages unchanged, so these bytes outlive the process and reach other members:
 another layout needs another name among the items of a snapshot (`machine/image/snapshot.py`).
 """
 
@@ -18,17 +18,18 @@ from broker.waiting.bodies import Body, LargeBody, in_parts
 Row: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, Body]  # a state.Message
 
 HASHES_BYTES_MAX = 4 << 10
-"""The hashes of a block are within so many bytes from its beginning."""
+"""The hashes of a block lie within this many bytes of its beginning."""
 ONE, LARGE = 0, 1
-"""With these begin the bytes of a single message, and those of some with large bodies, which are
-behind all else; those of others with a head of msgpack."""
+"""The first byte of a single message, and of several messages with large bodies, which follow all
+else; any other page begins with a msgpack head."""
 LARGE_BYTES = 1 << 20
-"""So much of large bodies is written and read part by part, and in no checkpoint as it is."""
+"""Messages with more bytes of large bodies than this are written and read part by part, and no
+checkpoint contains their page unchanged."""
 
 
 def pack(messages: tuple[Row, ...]) -> bytes | list[bytes]:
-    """Return messages as bytes, by columns, the hashes of their contents first; as parts of these,
-    where there are large ones among them, so that nobody puts them together."""
+    """Return messages as bytes, by columns, the hashes of their contents first; with large bodies
+    among them, as a list of parts, so that these are never joined."""
     large = [body for *_, body in messages if type(body) is LargeBody]
     if sum(map(len, large)) > LARGE_BYTES:
         return _pack_large(messages, large)
@@ -85,8 +86,8 @@ def unpack(data: bytes | memoryview) -> tuple[Row, ...]:
 
 
 def unpack_large(pieces: Iterator[bytes]) -> tuple[Row, ...]:
-    """Return the messages that were packed, from pieces of whatever size that are looked at in
-    their turn, to the last."""
+    """Return the packed messages, from pieces of any size, which are consumed in order, to the
+    last."""
     data = next(pieces)
     if data[0] not in (ONE, LARGE):
         return unpack(b"".join((data, *pieces)))
@@ -111,12 +112,12 @@ def unpack_large(pieces: Iterator[bytes]) -> tuple[Row, ...]:
             size, rest = size - len(parts[-1]), rest[size:]
         messages.append((*row[:-1], in_parts(parts)))
     for _ in left:
-        pass  # whoever reads them compares their checksum at the end
+        pass  # the reader compares the checksum at the end
     return tuple(messages)
 
 
 def contents_of(data: bytes) -> Sequence[int]:
-    """Return the hashes of the contents of the messages that were packed, and look at no more."""
+    """Return the hashes of the packed messages' contents, and read nothing else."""
     if data[0] == ONE:
         return (_unpack_one(data)[0],)
     head = msgpack.Unpacker(max_buffer_size=0)
@@ -126,7 +127,7 @@ def contents_of(data: bytes) -> Sequence[int]:
 
 
 def _column(kind: str, numbers: tuple[int, ...]) -> bytes:
-    """Little endian, whatever this machine is."""
+    """Return a column, little endian on any machine."""
     column = array(kind, numbers)
     if sys.byteorder == "big":
         column.byteswap()
@@ -141,13 +142,13 @@ def _numbers(kind: str, column: bytes) -> "array[int]":
 
 
 def _pack_one(message: Row) -> bytes:
-    """It may be of some size, and is copied once."""
+    """Pack a single message, which may be of some size, and is copied once."""
     head = msgpack.packb(message[:-1])
     return b"".join((bytes((ONE,)), len(head).to_bytes(4, "big"), head, bytes(message[-1])))
 
 
 def _pack_large(messages: tuple[Row, ...], large: list[LargeBody]) -> list[bytes]:
-    """Rows without the large bodies, and how long each of these is; then they follow."""
+    """Pack rows without the large bodies, then the lengths of these, then the bodies."""
     rows = [(*one[:-1], b"") if type(one[-1]) is LargeBody else one for one in messages]
     sizes = [len(one[-1]) if type(one[-1]) is LargeBody else -1 for one in messages]
     head = msgpack.packb((*rows, sizes))

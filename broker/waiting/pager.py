@@ -1,10 +1,10 @@
-"""Which blocks of a machine's queues are on disk: a `Pager` decides.
+"""The `Pager` decides which blocks of a machine's queues are on disk.
 
-One that is full stays in memory while all that do take less than the limit; else the newest ones
-go, which are the last to be consumed of their queues. What is read again is not kept, but for the
-end of the queue that it becomes. All this is one member's own: where messages are is no part of
-the replicated state, and changes nothing in it. Pages are a copy: what is durable is the store's
-log and checkpoint, and a restart reads these.
+A full block stays in memory while all such blocks take less than the limit; beyond it the newest
+ones go to disk, which are the last to be consumed of their queues. A block that is read back is not
+kept, except as the end of a queue. All this is local to one member: the place of messages is not
+part of the replicated state, and changes nothing in it. Pages are a copy: the store's log and
+checkpoint are the durable data, and a restart reads these.
 Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
 """
 
@@ -24,14 +24,15 @@ Work: TypeAlias = Callable[[], object]
 Judge: TypeAlias = Callable[[tuple[Row, ...]], str]  # what is wrong with messages, or nothing
 
 AHEAD_SHARE = 4
-"""What was read ahead takes this part of the memory for messages; beyond it only the next block of
-each queue is asked for.  Eight of a thousand queues would be a gigabyte while nobody consumes."""
+"""Blocks read ahead may take one part in `AHEAD_SHARE` of the memory for messages; beyond it only
+the next block of each queue is requested. Eight blocks of each of a thousand queues would take a
+gigabyte while nobody consumes."""
 COUNTERS = ("written", "refused", "ahead", "waited", "unasked", "at_once")
-"""Pages that were written; for which there was no room; that were read before somebody needed them;
-that somebody waited for, although they had been asked for, or because they had not; and that
-whoever needed them read, where nothing else has to go on meanwhile."""
+"""Pages written; refused for lack of room; read before they were needed; waited for although they
+had been requested; waited for because they had not; and read at once by their user, where nothing
+else has to go on meanwhile."""
 ROW_BYTES = 400
-"""What a message takes in memory beside its body and properties, about."""
+"""About how much memory a message takes in addition to its body and properties."""
 
 
 class PageLost(Exception):
@@ -44,29 +45,29 @@ class PageDamaged(PageLost):
 
 
 class Shelf(Protocol):
-    """Where pages lie.  Any thread may call it."""
+    """Storage for pages. Any thread may call it."""
 
     def put(self, data: bytes | list[bytes]) -> Place | None:
-        """Keep these bytes, or parts of them in order; None: there is no room for them now."""
+        """Keep these bytes, or their parts in order; None: there is no room for them now."""
 
     def get(self, place: Place) -> bytes | memoryview:
-        """Return the bytes of this place, as they were put there; raises what the disk did."""
+        """Return the bytes that were put at this place; raises the disk's error."""
 
     def pieces(self, place: Place) -> Iterator[bytes]:
-        """Yield them piece by piece; raises at the end where they are not what was put there."""
+        """Yield the bytes piece by piece; raises at the end if they are not those put there."""
 
     def drop(self, place: Place) -> None:
-        """They are not needed any more; never waits."""
+        """Release this place; never waits."""
 
 
 def in_memory_bytes(messages: tuple[Row, ...]) -> int:
-    """What these messages take in memory, about."""
+    """About how much memory these messages take."""
     sizes = [len(one[-1]) + len(one[-2]) for one in messages]
     return sum(sizes) + ROW_BYTES * len(sizes)
 
 
 def summary_of(messages: tuple[Row, ...]) -> Summary:
-    """Return what they are together."""
+    """Return the summary of these messages."""
     return Summary(
         len(messages),
         sum([len(one[-1]) for one in messages]),
@@ -77,20 +78,20 @@ def summary_of(messages: tuple[Row, ...]) -> Summary:
 
 
 class Waiter(Protocol):
-    """Whoever runs a machine, and must not wait for the disk: its work pauses at a page."""
+    """The runner of a machine, which must not wait for the disk: its work pauses at a page."""
 
     def runs_here(self) -> bool:
         """Whether the caller is work that can pause."""
 
     def pause(self, may_go_on: Callable[[], bool]) -> None:
-        """Return when it is worth another look: `may_go_on` says so, and `wake` follows."""
+        """Return when the work may try again: `may_go_on` says so, after a call of `wake`."""
 
     def wake(self) -> None:
-        """A page that somebody waits for can be had.  Any thread may call this."""
+        """An awaited page has arrived. Any thread may call this."""
 
 
 class _StoredPage:
-    """Messages on a shelf, and once they were asked for, until they are looked at, in memory."""
+    """Messages on a shelf; also in memory from their request until they are used."""
 
     __slots__ = (
         "_ahead", "_asked", "_error", "_judge", "_pager", "_place", "_wanted", "summary",
@@ -172,11 +173,12 @@ class _StoredPage:
         return self._ahead is not None or self._error is not None
 
     def _may_be_found(self) -> bool:
-        """It is here, or somebody else has taken it and it has to be asked for again."""
+        """Whether the page is here, or another caller has taken it so that it must be requested
+        again."""
         return self._is_here() or not self._asked
 
     def _let_go(self) -> None:
-        """Nobody waits for it any more."""
+        """Nobody waits for the page any more."""
         if self._asked:
             self._asked = self._wanted = False
             self._pager.ahead_bytes -= self.summary.memory
@@ -188,7 +190,7 @@ class _StoredPage:
 
 
 class _PackedPage:
-    """The bytes of a page, read by a thread, or by whoever cannot wait for that."""
+    """The bytes of a page, read by a thread, or by a caller that cannot wait for the thread."""
 
     __slots__ = ("_data", "_error", "_page", "_pager", "_place", "_wanted")
 
@@ -258,9 +260,8 @@ def _nothing() -> None:
 class Pager:
     """Decides for one machine which blocks go to disk.
 
-    `read` and `write` have work done, at once or by a thread; what it raises is theirs.  A block
-    that was written is on disk from `settle` on, so that where its messages are does not change
-    while somebody looks.
+    `read` and `write` have work done, at once or by a thread, and handle its exceptions. A written
+    block is on disk from `settle` on, so that its messages do not move while they are being used.
     """
 
     def __init__(
@@ -289,12 +290,12 @@ class Pager:
         self.ahead_max = limit_bytes // AHEAD_SHARE
 
     def another(self) -> "Pager":
-        """Return what a second machine of this process needs."""
+        """Return a pager for a second machine of this process."""
         return Pager(self.shelf, self.limit_bytes, self.read, self._write, self.counters)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What comes is not let pile up: who restores a state waits for the disk."""
+        """Do not let blocks pile up: restoring a state waits for the disk."""
         self._at_once = True
         try:
             yield
@@ -303,8 +304,8 @@ class Pager:
             self._write(_nothing)  # who writes looks after what was written: it may be dropped soon
 
     def take(self, packed: bytes, summary: Summary, judge: Judge | None) -> Block[Row] | None:
-        """Put a page on disk that is packed already; None: there is no room for it.  `judge`: asked
-        each time they are read whether the messages are what they should be."""
+        """Put an already packed page on disk; None: there is no room for it. `judge` checks the
+        messages each time they are read."""
         place = self.shelf.put(packed)
         if place is None:
             return None
@@ -313,7 +314,7 @@ class Pager:
         return Block(_StoredPage(self, place, summary, judge))
 
     def settle(self) -> None:
-        """Let the memory go of what was written; notice which pages are gone."""
+        """Free the memory of written blocks; notice which pages are gone."""
         while self.written:
             reference, page = self.written.popleft()
             block = reference()
@@ -325,7 +326,7 @@ class Pager:
             self.pages -= 1
 
     def full(self, block: Block[Row]) -> None:
-        """Take a block that is full: it stays in memory, or goes to disk."""
+        """Take a full block, which stays in memory or goes to disk."""
         size = in_memory_bytes(block.messages())
         number = self._number = self._number + 1
         self._kept[number] = ref(block, partial(self._gone, number)), size
@@ -343,7 +344,7 @@ class Pager:
             self.settle()
 
     def _gone(self, number: int, _reference: object) -> None:
-        """Its messages were taken, or dropped."""
+        """The messages of a block were taken, or dropped."""
         found = self._kept.pop(number, None)
         if found is not None:
             self.kept_bytes -= found[1]

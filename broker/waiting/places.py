@@ -1,9 +1,8 @@
-"""Messages that keep a place of their own: what came back to a plain queue, and all of a priority
+"""Messages that keep a place of their own: those returned to a plain queue, and all of a priority
 queue.
 
-They stand in blocks that a copy shares with its original: whoever changes a block that the other
-one has, too, takes a copy of it first. So the copy of a million messages is a thousand references,
-and is in order.
+They are in blocks that a copy shares with its original: a shared block is copied before it is
+changed. So the copy of a million messages is a thousand references, in order.
 """
 
 from bisect import bisect_left
@@ -14,7 +13,7 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 PLACES_BLOCK = 512
-"""So many make a block at most: to copy one, or to make room in it, takes some microseconds."""
+"""The most messages in a block: copying one, or making room in it, takes some microseconds."""
 
 
 class _PlacesBlock(Generic[_T]):
@@ -42,7 +41,7 @@ class Places(Generic[_T]):
         return self._count > 0
 
     def __iter__(self) -> Iterator[int]:
-        """The places, ascending.  Not while they change, as all that iterates here."""
+        """The places, ascending. As with all iteration here, they must not change meanwhile."""
         for block in self._blocks:
             yield from block.places
 
@@ -65,12 +64,12 @@ class Places(Generic[_T]):
 
     @property
     def first(self) -> _T:
-        """The message at the first place.  There is one."""
+        """The message at the first place. There must be one."""
         return self._blocks[0].messages[0]
 
     @property
     def first_place(self) -> int:
-        """The lowest place.  There is one."""
+        """The lowest place. There must be one."""
         return self._blocks[0].places[0]
 
     def put(self, place: int, message: _T) -> None:
@@ -108,12 +107,12 @@ class Places(Generic[_T]):
         self._count += len(places)
 
     def at(self, place: int) -> _T:
-        """The message at this place.  There is one."""
+        """The message at this place. There must be one."""
         block = self._blocks[bisect_left(self._lasts, place)]
         return block.messages[bisect_left(block.places, place)]
 
     def next(self, place: int) -> int | None:
-        """This place if there is a message, or the first behind it with one."""
+        """This place if it has a message, or the first place after it that has one."""
         at = bisect_left(self._lasts, place)
         if at == len(self._lasts):
             return None
@@ -121,7 +120,7 @@ class Places(Generic[_T]):
         return places[bisect_left(places, place)]
 
     def count_from(self, place: int) -> int:
-        """How many messages are at this place and behind it."""
+        """The number of messages at this place and after it."""
         at = bisect_left(self._lasts, place)
         if at == len(self._lasts):
             return 0
@@ -129,7 +128,7 @@ class Places(Generic[_T]):
         return sum(len(block.places) for block in islice(self._blocks, at, None)) - within
 
     def remove(self, place: int) -> _T:
-        """Take the message at this place.  There is one."""
+        """Take the message at this place. There must be one."""
         at = bisect_left(self._lasts, place)
         block = self._blocks[at]
         if block.owner is not self._owner:
@@ -146,7 +145,7 @@ class Places(Generic[_T]):
         return message
 
     def popleft(self) -> tuple[int, _T]:
-        """Take the first: its place and the message.  There is one."""
+        """Take the first: its place and the message. There must be one."""
         block = self._blocks[0]
         if block.owner is not self._owner:
             block = self._own(0)
@@ -157,7 +156,7 @@ class Places(Generic[_T]):
         return taken
 
     def pop(self) -> tuple[int, _T]:
-        """Take the last: its place and the message.  There is one."""
+        """Take the last: its place and the message. There must be one."""
         block = self._blocks[-1]
         if block.owner is not self._owner:
             block = self._own(-1)
@@ -178,7 +177,7 @@ class Places(Generic[_T]):
         return other
 
     def drain(self) -> Iterator[tuple[list[int], list[_T]]]:
-        """Yield all, ascending, in lists of places and of messages; they are let go on the way."""
+        """Yield all, ascending, in lists of places and of messages, freeing them on the way."""
         blocks, self._blocks, self._lasts, self._count = self._blocks, [], [], 0
         blocks.reverse()
         while blocks:
@@ -186,7 +185,7 @@ class Places(Generic[_T]):
             yield block.places, block.messages
 
     def _own(self, at: int) -> _PlacesBlock[_T]:
-        """Return a copy of a block, which takes its place and may be changed."""
+        """Replace a block by a copy that may be changed, and return the copy."""
         block = self._blocks[at]
         copy = self._blocks[at] = _PlacesBlock(
             self._owner, block.places.copy(), block.messages.copy()

@@ -1,5 +1,5 @@
 """The messages of a queue with readers, in order: appended at the end, read anywhere, taken from
-the front; of a stream only when they are no longer kept.
+the front; in a stream only when they are no longer kept.
 
 Decision: docs/decisions/0079-a-stream-is-read-at-offsets.md.
 """
@@ -15,12 +15,12 @@ from broker.waiting.blocks import Block
 _T = TypeVar("_T")
 
 RECENT_BYTES = 16 << 20
-"""So much of what readers read from disk last stays in memory, of all streams together: who reads
-one message at a time comes back to the same block for the next one."""
+"""The most bytes of recently read blocks kept in memory, for all streams together: a reader that
+takes one message at a time comes back to the same block for the next one."""
 
 
 class StreamLog(Backlog[_T]):
-    """A backlog that finds any of its messages in a time that hardly depends on its length."""
+    """A backlog that finds any of its messages in time nearly independent of its length."""
 
     __slots__ = ("_ends", "_taken")
 
@@ -32,7 +32,7 @@ class StreamLog(Backlog[_T]):
 
     @classmethod
     def of(cls, backlog: Backlog[_T]) -> "StreamLog[_T]":
-        """The same messages; the other one must not be used any more."""
+        """Return a log with the messages of `backlog`, which must not be used any more."""
         log: StreamLog[_T] = cls()
         log._head, log._tail, log._blocks = backlog._head, backlog._tail, backlog._blocks
         log._between, log._tail_bytes = backlog._between, backlog._tail_bytes
@@ -43,7 +43,7 @@ class StreamLog(Backlog[_T]):
         return log
 
     def at(self, index: int, recent: "Recent[_T]") -> _T:
-        """Return the message of this index, 0 for the one at the front.  It is there."""
+        """Return the message at this index, 0 for the front. It must exist."""
         head, tail = self._head, self._tail
         if index < len(head):
             return head[index]
@@ -56,17 +56,17 @@ class StreamLog(Backlog[_T]):
         return recent.messages(block)[came - self._ends[place] + len(block)]
 
     def popleft(self) -> _T:
-        """Take the first.  There is one."""
+        """Take the first message. There must be one."""
         self._taken += 1
         return super().popleft()
 
     def take(self, count: int) -> list[_T]:
-        """Take the first so many.  There are as many."""
+        """Take the first `count` messages. There must be as many."""
         self._taken += count
         return super().take(count)
 
     def adopt(self, block: Block[_T]) -> Block[_T] | None:
-        """Add those of a block at the end, wherever they are, as a backlog does."""
+        """Add the messages of a block at the end, in memory or on disk, as a backlog does."""
         if not self._head:
             return super().adopt(block)
         full = super().adopt(block)
@@ -86,21 +86,21 @@ class StreamLog(Backlog[_T]):
 
 
 class Recent(Generic[_T]):
-    """Blocks that were read from disk last, kept for who reads on in them.
+    """Recently read blocks, kept for readers that go on in them.
 
-    One member's own: where messages are is no part of the replicated state.
+    Local to one member: the place of messages is not part of the replicated state.
     """
 
     def __init__(
         self, size: Callable[[tuple[_T, ...]], int], bytes_max: int = RECENT_BYTES
     ) -> None:
-        """`size` says what messages take in memory, about."""
+        """`size` tells about how much memory messages take."""
         self._size, self._bytes_max = size, bytes_max
         self._blocks: OrderedDict[Block[_T], tuple[tuple[_T, ...], int]] = OrderedDict()
         self.bytes = 0
 
     def messages(self, block: Block[_T]) -> tuple[_T, ...]:
-        """Return those of a block; waits for the disk, unless they were looked at recently."""
+        """Return the messages of a block; waits for the disk, unless they were read recently."""
         if not block.on_disk:
             return block.messages()
         found = self._blocks.get(block)
@@ -117,6 +117,6 @@ class Recent(Generic[_T]):
         return messages
 
     def forget(self) -> None:
-        """Let go of all of them."""
+        """Release all blocks."""
         self._blocks.clear()
         self.bytes = 0
