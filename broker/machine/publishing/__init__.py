@@ -1,1 +1,1 @@
-"""What a message brings along as it is published, and publishes and acks that come in runs."""
+"""Publishing: routes, numbers, copies, dead letters, large bodies, runs of publishes and acks."""

@@ -1,7 +1,7 @@
-"""Further routing keys of a message: those that its sender names in the headers CC and BCC.
+"""Further routing keys of a message, which its sender names in the headers CC and BCC.
 
-At each exchange on its way the message is routed by all its keys, and comes to each queue once. BCC
-is taken out before anybody else sees the message. Decision:
+At each exchange on its way the message is routed by all its keys, and reaches each queue once. BCC
+is removed before anyone else sees the message. Decision:
 docs/decisions/0048-arguments-that-nobody-knows-are-taken.md.
 """
 
@@ -15,11 +15,11 @@ _KINDS = {
     ord("T"): "timestamp", ord("D"): "decimal", ord("f"): "float", ord("d"): "double",
     ord("l"): "long",
 }  # fmt: skip
-"""As RabbitMQ names them in its refusal; the others are whole numbers."""
+"""Types as RabbitMQ names them in its refusal; all others are whole numbers."""
 
 
 class Copies(NamedTuple):
-    """What the headers say."""
+    """The content of the two headers."""
 
     properties: bytes  # without BCC
     keys: tuple[str, ...]  # of CC
@@ -27,7 +27,7 @@ class Copies(NamedTuple):
 
 
 def may_name_copies(properties: bytes) -> bool:
-    """Whether it is worth to look into the headers: in most messages it is not."""
+    """Whether the headers are worth examining: in most messages they are not."""
     return (
         len(properties) > 2
         and properties[0] & (HAS_HEADERS >> 8) != 0
@@ -36,7 +36,8 @@ def may_name_copies(properties: bytes) -> bool:
 
 
 def copies_of(properties: bytes) -> Copies | Refusal:
-    """Of equal names the last one counts. What is no text in a list is left out."""
+    """Read both headers. Of equal names the last one counts; list items that are not text are
+    ignored."""
     entries = raw_headers(properties)
     keys: dict[str, tuple[str, ...]] = {"CC": (), "BCC": ()}
     for name, _, raw in entries:

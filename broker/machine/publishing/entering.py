@@ -1,4 +1,4 @@
-"""One message enters the queues of a route: for a client, as it is due, or as a dead letter."""
+"""Puts a message into the queues of a route: for a client, when it is due, or as a dead letter."""
 
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ from broker.waiting.bodies import Body
 
 
 def turn_of(state: State, index: int = 0) -> int:
-    """Differs from message to message, for exchanges that choose at random; `index` is that in a
-    transaction."""
+    """Return a number that differs from message to message, for exchanges that choose at random;
+    `index` is the message's index in a transaction."""
     return (state.position * 1_000_003 + state.next_message * 8191 + index) & MASK
 
 
@@ -38,7 +38,7 @@ def publish_to(
     mark: int,
     publish_no: int,
 ) -> bool:
-    """Put one message tuple, shared by all, into the queues of the route; False if one refused it.
+    """Put one message tuple, which all queues share, into the route's queues; False if one refused.
 
     `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
     channel, and its number there.
@@ -86,7 +86,7 @@ def publish_to(
 
 
 class Envelope(NamedTuple):
-    """By what a message is let in, and finds its way."""
+    """The parts of a message that decide its admission and its route."""
 
     exchange: str
     key: str
@@ -99,7 +99,7 @@ class Envelope(NamedTuple):
 
 
 def find_way(vhost: Vhost, exchange: Exchange, envelope: Envelope) -> tuple[Route, bytes] | Refusal:
-    """The route by all keys of a message, and its properties as others may see them."""
+    """Return the route by all keys of a message, and its properties as others may see them."""
     _, key, _, properties, _, named, turn = envelope
     if not named:
         route = find_route(vhost, exchange, (key,), properties, turn)
@@ -111,6 +111,6 @@ def find_way(vhost: Vhost, exchange: Exchange, envelope: Envelope) -> tuple[Rout
     route = find_route(vhost, exchange, keys, properties, turn)
     if isinstance(route, Refusal):
         return route
-    # What only waits names all its keys still: it is routed by them when it is due.
+    # A delayed message keeps the names of all its keys: it is routed by them when it is due.
     waits = route.queues and all(queue.delays is not None for queue in route.queues)
     return route, properties if waits else copies.properties

@@ -1,13 +1,13 @@
-"""Dead letters: what died in a queue is published to the queue's dead-letter exchange.
+"""Dead letters: messages that died in a queue are published to its dead-letter exchange.
 
-It happens at the position of the command that caused it, after the command itself, or at the next
-ones when it is much. What nobody can route is dropped, and what a queue refuses does not enter it:
-that is at most once.
+They are published at the position of the command that caused them, after the command itself, or at
+the next positions when there are many. An unroutable letter is dropped, and a letter that a queue
+refuses does not enter it: this is at-most-once.
 
-A queue with the strategy `at-least-once` keeps instead, in a queue of its own, each letter that
-cannot go: as its exchange is not there, or reaches no queue, or one of the queues is full and
-refuses. The first of them is looked at again every second, and the others go behind it, so their
-order stays. A letter goes to all its queues at one position, so it comes to each of them once.
+A queue with the strategy `at-least-once` instead keeps, in a separate queue, each letter that
+cannot be published: its exchange does not exist, or reaches no queue, or one of the queues is full
+and refuses. The first kept letter is retried every second, and the others follow it, so their order
+is kept. A letter goes to all its queues at one position, so it reaches each of them once.
 Decision: docs/decisions/0081-a-dead-letter-that-cannot-go-waits-in-a-queue.md.
 """
 
@@ -45,19 +45,19 @@ from broker.machine.state import (
 )
 
 _NO_WAY = 1
-"""Units for a letter whose exchange is not there."""
+"""Units of work for a letter whose exchange does not exist."""
 
 
 def letter_element(letter: Letter) -> int:
-    """Of a letter that waits for a later position."""
+    """Return the digest element of a letter that waits for a later position."""
     vhost, exchange, key, queue, message, reason = letter
     content = message[CONTENT_HASH]
     return item_hash("letter", vhost.name, exchange, key, queue, content, reason)
 
 
 def publish_dead_letters(state: State) -> None:
-    """Publish to the dead-letter exchanges, as many as one position may cost, and at least one.
-    Ends: a message that comes to a queue again without a client's rejection on the way is dropped.
+    """Publish waiting letters, as many as one position may cost, and at least one.
+    This ends: a message that returns to a queue without a client's rejection on the way is dropped.
     """
     fresh, late = state.dead_letters, state.late_letters
     work = 0
@@ -78,8 +78,8 @@ def publish_dead_letters(state: State) -> None:
 
 
 def _publish_letter(state: State, letter: Letter) -> int:
-    """Return the units of work. A letter that nobody can route, or that reaches too many queues,
-    is dropped, or kept."""
+    """Publish a letter; return the units of work. One that is unroutable, or reaches too many
+    queues, is dropped, or kept."""
     vhost, name, key, queue, message, reason = letter
     _, _, origin, _, flags, _, _, properties, body = message
     source = vhost.queues.get(queue)
@@ -100,7 +100,7 @@ def _publish_letter(state: State, letter: Letter) -> int:
 
 
 def _keys(message: Message) -> tuple[str, ...]:
-    """Those that it was published with, but blind ones."""
+    """Return the keys that a message was published with, except blind ones."""
     if not may_name_copies(message[PROPERTIES]):
         return (message[KEY],)
     copies = copies_of(message[PROPERTIES])
@@ -114,8 +114,8 @@ def _work(properties: bytes, route: Route) -> int:
 def _way_of(
     state: State, vhost: Vhost, name: str, key: str, buried: Buried, keys: tuple[str, ...]
 ) -> tuple[Route, bytes] | int:
-    """Where a letter goes and with which properties; without a route, the units of looking. `keys`:
-    those of the message; `key`, where it is another one, stands for all of them."""
+    """Return a letter's route and properties; without a route, the units of the search. `keys`: the
+    message's; `key`, if it differs, replaces all of them."""
     exchange = vhost.exchanges.get(name)
     if exchange is None:
         return _NO_WAY
@@ -134,7 +134,7 @@ def _way_of(
 
 
 def _publish_or_keep(state: State, source: Queue, buried: Buried, message: Message) -> int:
-    """Return the units of work."""
+    """Publish or keep a letter; return the units of work."""
     _, _, origin, old_key, flags, _, _, properties, body = message
     kept = source.letters
     work = 16 + len(properties) // WORDS_PER_UNIT + len(body) // BODY_PER_UNIT
@@ -159,8 +159,8 @@ def _publish_or_keep(state: State, source: Queue, buried: Buried, message: Messa
 def _open_way(
     state: State, source: Queue, buried: Buried, message: Message, *, is_kept: bool
 ) -> tuple[Route, bytes] | int:
-    """Where a letter goes, by what is set for its queue now, if it reaches a queue and none of them
-    refuses it; else the units of looking."""
+    """Return a letter's route by its queue's current settings, if it reaches a queue and none of
+    them refuses it; else the units of the search."""
     name, key = source.dead_letter_exchange, source.dead_letter_key
     if name is None:  # it was taken away
         return _NO_WAY
@@ -179,7 +179,7 @@ def _open_way(
 
 
 def send_kept_letters(state: State) -> None:
-    """At a tick: of the queues whose time has come, as many letters as one position may cost."""
+    """At a tick, send kept letters of the queues that are due, as many as one position may cost."""
     work = 0
     while work < LETTERS_WORK_MAX:
         number = state.letter_times.take(state.now_us)
@@ -192,8 +192,8 @@ def send_kept_letters(state: State) -> None:
 
 
 def _send_kept(state: State, kept: Queue, work_max: int) -> int:
-    """Publish in their order until one cannot go; return the units of work. Where the queue's
-    strategy is another one by now, none waits any longer."""
+    """Publish kept letters in order until one cannot be published; return the units of work. If the
+    queue's strategy has changed, none waits any longer."""
     assert kept.letters_of is not None
     source = kept.vhost.queues[kept.letters_of]
     work = 0

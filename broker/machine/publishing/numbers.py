@@ -1,8 +1,8 @@
-"""What became of the numbers that a producer gave its messages: those of the latest ones.
+"""Records the outcome of the latest numbers that a producer gave its messages.
 
-An entry says what became of one number, and is never 0: a number without one was not used. Kept are
-the entries of the last `NUMBERS_MAX` numbers up to the highest one, in one array; the sum of their
-elements is kept along with them, so that forgetting all of them costs nothing.
+An entry is the outcome of one number, and never 0: a number without an entry was not used. One
+array holds the entries of the last `NUMBERS_MAX` numbers up to the highest one. The sum of their
+elements is kept as well, so that forgetting all of them costs nothing.
 """
 
 from array import array
@@ -13,11 +13,11 @@ from broker.machine.limits import NUMBERS_MAX
 from broker.machine.state import Producer
 
 VOLATILE = 4
-"""The bit of an entry whose message a cold start takes."""
+"""The bit of an entry whose message is lost in a cold start."""
 
 
 def entry_of(producer: Producer, number: int) -> int | None:
-    """What became of it: 0 if it was not used, None if it is too old to be known."""
+    """Return a number's entry: 0 if it was not used, None if it is too old to be known."""
     if number > producer.highest:
         return 0
     if number <= producer.highest - NUMBERS_MAX:
@@ -27,7 +27,7 @@ def entry_of(producer: Producer, number: int) -> int | None:
 
 
 def put(producer: Producer, number: int, entry: int) -> None:
-    """Note what became of a number for which `entry_of` returned 0."""
+    """Record the outcome of a number for which `entry_of` returned 0."""
     ahead = number - producer.highest
     if not producer.entries or ahead >= NUMBERS_MAX:
         forget_all(producer)
@@ -46,14 +46,14 @@ def put(producer: Producer, number: int, entry: int) -> None:
 
 
 def forget_all(producer: Producer) -> None:
-    """It begins anew, or all that is known is too old."""
+    """Forget all numbers: the producer begins anew, or all entries are too old."""
     producer.entries = array("Q")
     producer.highest = -1
     producer.first = producer.skip = producer.sum = producer.volatile = 0
 
 
 def _forget(producer: Producer, until: int) -> None:
-    """What is too old; its place is freed when there is much of it."""
+    """Forget entries that are too old; their space is freed when there are many."""
     for at in range(producer.skip, until):
         if producer.entries[at]:
             _count(producer, producer.first + at, producer.entries[at], -1)
@@ -69,7 +69,7 @@ def _free(producer: Producer) -> None:
 
 
 def forget_volatile(producer: Producer) -> None:
-    """A cold start took their messages: these numbers are as if they had not been used."""
+    """Treat the numbers of messages lost in a cold start as not used."""
     for at in range(producer.skip, len(producer.entries)):
         if producer.entries[at] & VOLATILE:
             _count(producer, producer.first + at, producer.entries[at], -1)
@@ -84,37 +84,37 @@ def _count(producer: Producer, number: int, entry: int, times: int) -> None:
 
 
 def used(producer: Producer) -> Iterator[tuple[int, int]]:
-    """Number and entry of each that was used, ascending."""
+    """Yield number and entry of each used number, ascending."""
     for at in range(producer.skip, len(producer.entries)):
         if producer.entries[at]:
             yield producer.first + at, producer.entries[at]
 
 
 def recomputed_sum(producer: Producer) -> int:
-    """The sum computed anew, from the entries that are held now."""
+    """Return the sum, computed anew from the current entries."""
     return sum([number_element(producer.salt, *one) for one in used(producer)]) & MASK
 
 
 def places(producer: Producer) -> int:
-    """A measure of the work to look through them."""
+    """Return a measure of the work to go through all entries."""
     return len(producer.entries) - producer.skip
 
 
 def cut(producer: Producer) -> tuple[int, int, "array[int]"]:
-    """What `restore` takes: the highest number, that of the first entry, and the entries."""
+    """Return the arguments of `restore`: highest number, number of the first entry, entries."""
     first = producer.first + producer.skip
     return producer.highest, first, producer.entries[producer.skip :]
 
 
 def restore(producer: Producer, highest: int, first: int, entries: Iterable[int]) -> None:
-    """The inverse of `cut`, into a new one."""
+    """Fill a new producer from the result of `cut`."""
     producer.highest, producer.first, producer.entries = highest, first, array("Q", entries)
     producer.sum = recomputed_sum(producer)
     producer.volatile = sum([one & VOLATILE > 0 for one in producer.entries])
 
 
 def check(producer: Producer) -> None:
-    """Asserts what must hold between commands."""
+    """Assert the invariants that hold between commands."""
     known = dict(used(producer))
     assert all(entry_of(producer, number) == entry for number, entry in known.items())
     assert producer.sum == recomputed_sum(producer), "their own sum is of these numbers"

@@ -1,9 +1,9 @@
-"""Producers that number their messages, so that what is sent again after a failover is taken once.
+"""Producers that number their messages, so that a message resent after a failover is taken once.
 
-A message with the headers `x-producer-id` and `x-sequence` is numbered by its producer: a name that
-counts for one user in one virtual host, over all connections. What became of a number is remembered
-and answered again when the number comes again. `x-producer-epoch`, 0 if it is not there, is raised
-by who takes the place of a producer: numbers of the lower epoch are refused from then on.
+A message with the headers `x-producer-id` and `x-sequence` is numbered by its producer: a name
+valid for one user in one virtual host, over all connections. The outcome of a number is remembered,
+and given again when the number comes again. A producer's successor raises `x-producer-epoch` (0 if
+absent): numbers of lower epochs are refused from then on.
 Decision: docs/decisions/0052-a-number-is-taken-once.md.
 """
 
@@ -52,14 +52,14 @@ class Attempt(NamedTuple):
 
 
 def may_be_numbered(properties: bytes) -> bool:
-    """Whether it is worth to look into the headers: in most messages it is not."""
+    """Whether the headers are worth examining: in most messages they are not."""
     return len(properties) > 2 and properties[0] & 0x20 != 0 and _ID_BYTES in properties
 
 
 def attempt_of(
     channel: Channel, exchange: str, key: str, properties: bytes, body: Body
 ) -> Attempt | Refusal | None:
-    """None: it is not numbered."""
+    """Return the numbered attempt; None: the message is not numbered."""
     values = {name: raw for name, _, raw in raw_headers(properties) if name in HEADERS}
     if ID not in values or SEQUENCE not in values:
         return None
@@ -102,7 +102,8 @@ def attempt_of(
 
 
 def without_number(properties: bytes) -> bytes:
-    """As they are stored: who consumes the message and publishes it again is no such producer."""
+    """Return the properties as stored: a consumer that republishes the message is no producer of
+    this name."""
     kept = [one for one in raw_headers(properties) if one[0] not in HEADERS]
     return with_headers(properties, kept, keep_expiration=True)
 
@@ -126,7 +127,7 @@ def _known(channel: Channel, name: str) -> Producer | None:
 def remember(
     state: State, channel: Channel, attempt: Attempt, outcome: int, durable: bool, message: int
 ) -> None:
-    """What became of a number that was new."""
+    """Record the outcome of a new number."""
     connection = channel.connection
     producers = connection.vhost.producers.setdefault(connection.user, {})
     producer = producers.pop(attempt.producer, None)
@@ -149,14 +150,14 @@ def remember(
 
 
 def element(producer: Producer) -> int:
-    """In the digest, with all its numbers."""
+    """Return a producer's element in the digest, with all its numbers."""
     return producer.sum + producer_element(
         producer.salt, producer.epoch, producer.used, producer.highest
     )
 
 
 def forget_volatile_numbers(state: State, vhost: Vhost) -> None:
-    """A cold start took the messages."""
+    """Forget the numbers of messages lost in a cold start."""
     for producers in vhost.producers.values():
         for producer in producers.values():
             if producer.volatile:
@@ -166,7 +167,7 @@ def forget_volatile_numbers(state: State, vhost: Vhost) -> None:
 
 
 def forget_producers(state: State, vhost: Vhost) -> None:
-    """The virtual host is gone."""
+    """Forget the producers of a deleted virtual host."""
     for producers in vhost.producers.values():
         for producer in producers.values():
             state.remove(element(producer))

@@ -1,15 +1,15 @@
-"""Which message of which queue a delivery is, told to a consumer that asks for it.
+"""Tells a consumer that asks for it which message of which queue a delivery is.
 
-A consumer with the argument `x-queue-numbers` (true) finds two headers more in each delivery:
+A consumer with the argument `x-queue-numbers` (true) finds two more headers in each delivery:
 `x-queue-id`, a text that no other queue has or had, and `x-queue-sequence`, the number that the
-message got when it entered the queue.  Both are replicated state: a message that comes back, at
-whatever member, has the same ones.  So who passes messages on can number them by what they are, and
-whoever takes its place gives each the same number (G24).  After a cold start of the whole cluster
-what is left has new, higher numbers.  No number is given twice, unless the cluster forgets that it
-gave it: a back-up is restored, or a cold start has lost the end of the state.
+message got when it entered the queue. Both are replicated state: a message that comes back, at any
+member, has the same ones. So a program that forwards messages can number them by these headers, and
+its successor gives each message the same number (G24). After a cold start of the whole cluster the
+remaining messages have new, higher numbers. No number is given twice, unless the cluster forgets
+that it gave it: a backup is restored, or a cold start has lost the end of the state.
 
-Numbers of a queue ascend by one.  Those of a priority queue do so over all its priorities, and the
-id of each priority is another one, as messages of one priority come in the order of their numbers.
+Numbers of a queue ascend by one. In a priority queue they do so over all its priorities, and each
+priority has an id of its own, because messages of one priority come in the order of their numbers.
 Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
 """
 
@@ -23,17 +23,18 @@ from broker.machine.state import Held
 ASKED = "x-queue-numbers"
 QUEUE_ID, SEQUENCE = HEADERS = "x-queue-id", "x-queue-sequence"
 FOLLOW = "x-queue-follow"
-"""The consumer argument by which a queue is followed; its value is what the client has already, an
-id and ranges of places (broker/shovels/followed.py).  A header of what is told beside messages."""
+"""The consumer argument by which a queue is followed; its value tells what the client has already:
+an id and ranges of places (broker/shovels/followed.py). Also a header of notices sent beside
+messages."""
 
 
 def asked(arguments: Table) -> bool:
-    """Whether a consumer with these arguments is told."""
+    """Whether a consumer with these arguments asks for the numbers."""
     return arguments.get(ASKED) is True
 
 
 def with_queue_numbers(properties: bytes, cluster_id: str, held: Held) -> bytes:
-    """The properties of this delivery with both headers."""
+    """Return the properties of this delivery with both headers added."""
     queue, seq, *_ = held
     rank, number = arrival_of(queue, seq)
     queue_id = f"{cluster_id}/{queue.number}"
@@ -43,5 +44,5 @@ def with_queue_numbers(properties: bytes, cluster_id: str, held: Held) -> bytes:
 
 
 def with_place(properties: bytes, queue_id: str, place: int) -> bytes:
-    """The properties of a message of this queue with both headers."""
+    """Return the properties of a message of this queue with both headers added."""
     return with_new_header(with_new_header(properties, QUEUE_ID, queue_id), SEQUENCE, place)

@@ -1,7 +1,7 @@
-"""Where a message goes: one walk through the exchanges of its virtual host, by all its keys.
+"""Routes a message: one walk through the exchanges of its virtual host, by all its keys.
 
 The result is cached per exchange and keys until the topology of the virtual host changes. A route
-through an exchange that looks at headers depends on more than the keys and is never cached.
+through an exchange that matches headers depends on more than the keys and is never cached.
 """
 
 from broker.machine.commands import Table, Value
@@ -22,7 +22,7 @@ from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, Vho
 
 _ROUTES_MAX = 16_384
 _KEPT_KEYS_MAX = 1_024
-"""Characters of the keys of one cached route."""
+"""The most characters of keys in one cached route."""
 _BY_HEADERS = ("headers", FEDERATION_UPSTREAM)
 _NOTHING: dict[BindingId, Binding] = {}
 
@@ -30,10 +30,10 @@ _NOTHING: dict[BindingId, Binding] = {}
 def find_route(
     vhost: Vhost, exchange: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
 ) -> Route | Refusal:
-    """The queues that a message published there reaches by any of its keys, its own key first, each
-    queue once; or that the route costs too much. A message to be delayed goes no further than an
-    exchange that delays, to that exchange's queue. `turn` differs from message to message, for
-    exchanges that choose at random."""
+    """Return the queues that a message reaches by any of its keys, its own key first, each queue
+    once; or a refusal if the route costs too much. A message to be delayed goes no further than to
+    the queue of a delaying exchange. `turn` differs from message to message, for exchanges that
+    choose at random."""
     if len(keys) > 1:
         keys = tuple(dict.fromkeys(keys))
     if (known := vhost.routes.get((exchange.name, *keys))) is not None:
@@ -55,7 +55,7 @@ class _Walk:
         self.seen = {start.name}
 
     def route(self) -> Route | Refusal:
-        """Walk, and say which queues that reached."""
+        """Walk, and return the queues reached."""
         vhost, keys, properties, start = self.vhost, self.keys, self.properties, self.start
         queues: dict[str, Queue] = {}
         delayed = vhost.delays and delay_ms_of(properties) > 0
@@ -124,8 +124,8 @@ class _Walk:
         return len(keys) + words * sum([key.count(".") + 1 for key in keys]) // WORDS_PER_UNIT
 
     def _matching(self, source: Exchange) -> list[Binding]:
-        """The bindings that get the message; one may match by several keys. A choice goes by the
-        first key."""
+        """The bindings that match the message; one may match by several keys. An exchange that
+        chooses among bindings uses the first key."""
         if source.routes_as in ("fanout", FEDERATION_UPSTREAM):
             return list(source.bindings.values())
         if source.routes_as == "headers":
@@ -207,7 +207,8 @@ def headers_match(arguments: Table, headers: Table) -> bool:
 
 
 def _has_header(headers: Table, name: str, value: Value) -> bool:
-    """Numbers are compared, and texts, whatever type they came in, as RabbitMQ does."""
+    """Whether a header has this value: numbers and texts compare across their types, as in
+    RabbitMQ."""
     if name not in headers:
         return False
     if value is None:  # a void value asks only that the header is there

@@ -1,7 +1,7 @@
-"""Publishes and acks in runs: many of one channel at once, as busy programs send them.
+"""Publishes and acks in runs: applies many of one channel at once, as busy programs send them.
 
-A run is no other way to do it: state, moves and effects are those of the same commands one at a
-time (`tests/unit/machine/publishing/test_runs.py`), so nobody has to agree on what makes one.
+A run has the same result as its commands applied one at a time: the same state, moves and effects
+(`tests/unit/machine/publishing/test_runs.py`), so members need not agree on what makes a run.
 Decision: docs/decisions/0083-a-busy-member-works-in-runs.md.
 """
 
@@ -52,8 +52,8 @@ def apply_publishes(
     begin: int,
 ) -> int:
     """Apply publishes of these commands from `begin` on, at positions that rise by one, as
-    `Machine.apply` does, in less time. Return how many; 0: none. All have the outcome OK, and as
-    many effects each. Where it raises, `state.position` is that of the command."""
+    `Machine.apply` does, in less time. Return how many; 0: none. All have the outcome OK, and
+    equally many effects. On an exception, `state.position` is that of the failing command."""
     if not is_at_rest(state):
         return 0
     _, conn, chan, *_ = cast("Publish", commands[begin])
@@ -66,7 +66,7 @@ def apply_publishes(
 
 
 def is_at_rest(state: State) -> bool:
-    """Whether nothing goes on at each position beside its command."""
+    """Whether a position has no work besides its command."""
     return not (
         state.ending or state.leaving or state.stale or state.trimming
         or state.dead_letters or state.late_letters or state.poison or state.reading
@@ -74,8 +74,8 @@ def is_at_rest(state: State) -> bool:
 
 
 def _publish_run(state: State, channel: Channel, commands: Sequence[Command], begin: int) -> int:
-    """Of publishes in which nothing happens but that all wait in one queue, or all go to its only
-    consumer with credit: what they have in common is looked up and counted once."""
+    """Apply publishes that do nothing but wait in one queue, or go to its only consumer with
+    credit: their common data is looked up and counted once."""
     _, _, _, first_no, exchange, key, flags, properties, _ = cast("Publish", commands[begin])
     route = channel.connection.vhost.routes.get((exchange, key))
     if route is None or flags & ~PERSISTENT or len(route.queues) != 1 or not _is_plain(properties):
@@ -105,8 +105,8 @@ def _publish_run(state: State, channel: Channel, commands: Sequence[Command], be
 def _enter(
     state: State, channel: Channel, route: Route, to: int | None, commands: Sequence[Command]
 ) -> list[Message]:
-    """The messages of publishes that differ from the first one in number, properties and body
-    alone; their moves are recorded, as those that wait or go on to the channel `to`."""
+    """Return the messages of publishes that differ from the first only in number, properties and
+    body; record their moves, as waiting or delivered to the channel `to`."""
     _, conn, chan, first_no, name, routing, flags, properties, _ = cast("Publish", commands[0])
     queue, exchange, key, created_us = route.queues[0], route.exchange, route.key, state.horizon_us
     address, confirms, size = (exchange + key).encode(), first_no > 0, len(exchange)
@@ -178,7 +178,7 @@ def _confirm_all(
 
 
 def _is_plain(properties: bytes) -> bool:
-    """Whether none of them means anything here: there are neither headers nor an expiration."""
+    """Whether no property has a meaning here: there are neither headers nor an expiration."""
     return not properties or not properties[0] & 0x21
 
 
@@ -201,9 +201,10 @@ def apply_acks(
     begin: int,
 ) -> int:
     """Apply acks of these commands from `begin` on, at positions that rise by one, as
-    `Machine.apply` does, in less time: those after which nothing can be delivered, as their
+    `Machine.apply` does, in less time: acks after which nothing can be delivered, because their
     consumers had credit before and nothing waits in their queues. Return how many; 0: none. All
-    have the outcome OK, and no effects. Where it raises, `state.position` is of the command."""
+    have the outcome OK, and no effects. On an exception, `state.position` is that of the failing
+    command."""
     first = cast("Ack", commands[begin])
     channel = state.channels.get((session, first[1], first[2]))
     if channel is None or not channel.open or not is_at_rest(state):
@@ -222,8 +223,8 @@ def apply_acks(
 
 
 def _in_a_run(channel: Channel, acks: Iterator[Ack], position: int) -> Iterator[tuple[int, int]]:
-    """Positions and tags that are settled, as far as the run goes. What was yielded is gone from
-    the channel when the next one is looked for."""
+    """Yield positions and settled tags, as far as the run goes. A yielded tag must be gone from the
+    channel before the next one is requested."""
     conn, chan, unacked = channel.key[1], channel.key[2], channel.unacked
     queue: Queue | None = None
     consumer: Consumer | None = None
@@ -250,7 +251,7 @@ def _in_a_run(channel: Channel, acks: Iterator[Ack], position: int) -> Iterator[
 
 
 def _changes_nothing(held: Held) -> bool:
-    """Whether nobody gets anything because this one is settled."""
+    """Whether settling this delivery lets nothing be delivered."""
     queue, _, _, consumer, _ = held
     has_credit = consumer is None or consumer.waiting
     return has_credit and not (queue.ready or queue.returned) and is_plain(queue)

@@ -1,4 +1,4 @@
-"""Large bodies, which come in parts ahead of their message, so that others get their turn.
+"""Large bodies, which arrive in parts ahead of their message, so that others get their turn.
 
 The parts are kept with the channel until its Publish takes them, or until the channel ends.
 Decision: docs/decisions/0056-large-bodies-are-ordered-in-parts.md.
@@ -12,7 +12,7 @@ from broker.waiting.bodies import Body, GrowingBody
 
 
 def keep_part(state: State, channel: Channel, data: bytes) -> None:
-    """The next part: its channel is now the last of those that wait for one."""
+    """Keep the next part; its channel becomes the last of those that wait for a part."""
     _, unfinished = state.unfinished.pop(channel.key, (channel, Unfinished()))
     state.unfinished[channel.key] = channel, unfinished
     element = part_element(channel.salt, len(unfinished.body.parts), data)
@@ -23,7 +23,7 @@ def keep_part(state: State, channel: Channel, data: bytes) -> None:
 
 
 def whole_body(state: State, channel: Channel, rest: bytes) -> Body:
-    """The channel's body, of which this is the rest: in its parts, which wait no more."""
+    """Return the channel's whole body, in parts, which wait no more; `rest` is the last part."""
     if channel.key not in state.unfinished:
         return rest
     _, unfinished = state.unfinished[channel.key]
@@ -32,7 +32,7 @@ def whole_body(state: State, channel: Channel, rest: bytes) -> Body:
 
 
 def forget_parts(state: State, channel: Channel) -> None:
-    """The channel ends."""
+    """Forget the parts of a channel that ends."""
     if channel.key in state.unfinished:
         _, unfinished = state.unfinished.pop(channel.key)
         state.unfinished_bytes -= unfinished.body.size
@@ -40,7 +40,7 @@ def forget_parts(state: State, channel: Channel) -> None:
 
 
 class RestoredBodies:
-    """Large bodies of a snapshot, which come ahead of their messages."""
+    """Large bodies of a snapshot, which precede their messages."""
 
     def __init__(self) -> None:
         self._growing: dict[int, GrowingBody] = {}  # by message
@@ -49,7 +49,7 @@ class RestoredBodies:
         self._growing.setdefault(number, GrowingBody()).add(part)
 
     def whole(self, numbers: Iterable[int], rests: Collection[bytes]) -> Collection[Body]:
-        """The bodies of these messages, of which these are the rests."""
+        """Return the whole bodies of these messages, whose last parts are `rests`."""
         growing = self._growing
         if not growing:
             return rests
@@ -60,7 +60,7 @@ class RestoredBodies:
 
 
 def parts_sum(state: State) -> int:
-    """Of the elements, from the bytes that are held now."""
+    """Return the sum of the elements, from the bytes held now."""
     return sum(
         part_element(channel.salt, index, part)
         for channel, unfinished in state.unfinished.values()
@@ -69,7 +69,7 @@ def parts_sum(state: State) -> int:
 
 
 def check_parts(state: State) -> None:
-    """Asserts what must hold between commands."""
+    """Assert the invariants that hold between commands."""
     for key, (channel, unfinished) in state.unfinished.items():
         assert state.channels[key] is channel
         assert channel.open
