@@ -1,4 +1,4 @@
-"""The commit phase: the commit token's two rotations around the ring that was agreed on."""
+"""The commit phase: two rotations of the commit token around the agreed ring."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from vsync.wire.messages import CommitEntry, CommitToken, Join
 
 
 class CommitPhase:
-    """A ring under way: which hop of its commit token this member expects.
+    """A ring under way, and the hop of its commit token that this member expects.
 
     Hop h of the token is received by member h modulo n; hops 1 to n collect the entries, n+1 to 2n
-    distribute them, and the representative's receipt of hop 2n starts the ring.  It is kept through
-    the recovery, in which the rest of the second rotation comes.
+    distribute them, and the representative's receipt of hop 2n starts the ring. The object is kept
+    through the recovery, during which the rest of the second rotation arrives.
     """
 
     def __init__(self, commit: CommitToken, me: Member, tokens: TokenPassing) -> None:
@@ -33,7 +33,7 @@ class CommitPhase:
         self._tokens.expect(len(self.members), now)
 
     def full(self) -> None:
-        """All entries are there: the second rotation follows."""
+        """All entries are present: the second rotation follows."""
         self.expect += len(self.members)
 
     def broken_by(self, sender: Member, join: Join, sets: GatherSets, *, recovering: bool) -> bool:
@@ -42,8 +42,8 @@ class CommitPhase:
             return False
         if join.leaving or join.ring_seq >= self.ring.seq:
             return True
-        # Its sets only grow, so larger sets are newer than those that were agreed on: it will
-        # refuse the commit token.  Later than commit, this cannot be.
+        # Its sets only grow, so larger sets are newer than the agreed ones: it will refuse the
+        # commit token. After the commit phase this cannot happen.
         beyond = not (sets.proc >= set(join.proc) and sets.failed >= set(join.failed))
         return not recovering and beyond
 

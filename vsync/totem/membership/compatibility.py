@@ -1,16 +1,16 @@
 """Compatibility of members: the HELLO frame, which every version can read.
 
 Members must agree on the cluster and on sizes, and have a version of the frames and one of the
-payloads in common; their time limits must be compatible.  The envelope of every frame carries a
+payloads in common; their time limits must be compatible. The envelope of every frame carries a
 hash of the cluster's name and one of the sender's settings, so an incompatible frame is dropped
-before anything else is looked at, and a joining member cannot disturb a running ring.  But a hash
-names no values.  So a member that drops such a frame sends a *hello* to the address in it, a few
-times a second at most: version, cluster and settings in clear.  The joining member reads it and can
-report what differs, with both values; or, when the settings differ without harm, either side
-accepts the other's hash from then on.
+before anything else is examined, and a joining member cannot disturb a running ring. But a hash
+does not reveal values. So a member that drops such a frame sends a *hello* to the address in it, a
+few times a second at most: version, cluster and settings in clear. The joining member reads it and
+can report the differences, with both values; or, if they are harmless, either side accepts the
+other's hash from then on.
 
-The layer above the ring has a say (`Door`): a digest of its own settings goes into the hash, and
-where digests differ it judges a *card* in the other's hello, which the ring does not read.
+The layer above the ring has a say (`Door`): a digest of its own settings goes into the hash, and if
+digests differ it judges a *card* in the other's hello, which the ring does not read.
 
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
 asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...],
@@ -37,7 +37,8 @@ from vsync.wire.codec import Codec, Versions
 
 HELLO_EVERY_S: Final = 0.25
 HELLOS_MAX: Final = 32
-"""Within that time, to different addresses: enough for a ring that finds another one."""
+"""The most hellos within that time, to different addresses: enough for a ring that finds another
+one."""
 HELLO_BYTES_MAX: Final = 8_192
 CARD_BYTES_MAX: Final = 6_000
 SETTINGS_MAX: Final = 128
@@ -64,21 +65,21 @@ FOREIGN: Final = frozenset(("frame_hello", "frame_version", "frame_cluster", "fr
 
 
 class Door(Protocol):
-    """What the layer above the ring compares before two members may hear each other."""
+    """The comparison by the layer above the ring before two members may hear each other."""
 
     @property
     def digest(self) -> bytes:
-        """Of all that it compares; members with the same need not judge each other."""
+        """Return the digest of everything compared; members with equal ones need not judge."""
 
     def card(self) -> bytes:
-        """Return what it shows of itself now."""
+        """Return the card that this member shows now."""
 
     def refuses(self, other: Member, data: bytes) -> str:
-        """Return why the two may not be in one ring, by the other's card; empty: they may."""
+        """Return why the other's card keeps the two out of one ring; empty if it does not."""
 
 
 class OpenDoor:
-    """Of a ring with nothing above it that would compare anything."""
+    """The door of a ring with no layer above it that compares anything."""
 
     digest = b""
 
@@ -87,13 +88,12 @@ class OpenDoor:
         return b""
 
     def refuses(self, other: Member, data: bytes) -> str:
-        """Everybody may come in; the other side may see it otherwise."""
+        """Admit everyone; the other side may decide otherwise."""
         return ""
 
 
 class Hello(NamedTuple):
-    """The content of a hello: a member, its version, cluster and settings, and what its door
-    shows."""
+    """The content of a hello: a member, its version, cluster and settings, and its door's card."""
 
     sender: Member
     version: int
@@ -104,7 +104,7 @@ class Hello(NamedTuple):
 
     @property
     def versions(self) -> Versions:
-        """The versions of frames that it reads."""
+        """The frame versions that the member reads."""
         return Versions(self.version, self.settings.get("wire_version", self.version))
 
     def encode(self, *, asks: bool = False) -> bytes:
@@ -118,7 +118,7 @@ class Hello(NamedTuple):
 
 
 def read_hello(frame: bytes) -> Hello | None:
-    """Decode a frame of version 0; None when it is another one or damaged.  Lengths first."""
+    """Decode a frame of version 0; None if it is another one or damaged. Checks lengths first."""
     if not _HEAD.size < len(frame) <= HELLO_BYTES_MAX or frame[0] or frame[1] > 1:
         return None
     _, _, crc, _, incarnation, name_size, address_size = _HEAD.unpack_from(frame)
@@ -141,7 +141,7 @@ def read_hello(frame: bytes) -> Hello | None:
     good = good and type(digest) is bytes and type(card) is bytes
     if not good or not all(type(k) is str and type(v) is int for k, v in settings.items()):
         return None
-    # These texts end up in a log, and anybody may have sent them.
+    # These texts end up in a log, and may come from anyone.
     if not all(map(str.isprintable, (cluster, sender.name, sender.address, *settings))):
         return None
     return Hello(sender, version, cluster, settings, digest, card)
@@ -166,12 +166,12 @@ class Handshake:
     ) -> None:
         self.mine = Hello(me, config.wire_version_min, cluster, settings_of(config), door.digest)
         self.refused: dict[str, tuple[Member, str]] = {}
-        """By name: an incompatible member, and in one sentence what differs."""
+        """By name: an incompatible member, and the difference in one sentence."""
         self.foreign_version = 0
-        """Version of the last frame that was of none of this member's versions."""
+        """Version of the last frame with none of this member's versions."""
         self.foreign_frames = 0
-        """Of those, how many came since a member was accepted that may have sent them; at most one
-        in each HELLO_EVERY_S counts, for a ring's data may come long before its hello."""
+        """The number of those since a member was accepted that may have sent them; at most one in
+        each HELLO_EVERY_S counts, because a ring's data may arrive long before its hello."""
         self._counts_from = 0.0
         self._codec, self._door = codec, door
         self._accepted: list[tuple[Member, Versions]] = []
@@ -215,7 +215,7 @@ class Handshake:
         return "hello_accepted", answer
 
     def take_accepted(self) -> list[tuple[Member, Versions]]:
-        """Return who was accepted since the last call, and which versions they read."""
+        """Return the members accepted since the last call, and the versions they read."""
         accepted, self._accepted = self._accepted, []
         return accepted
 
@@ -246,8 +246,8 @@ class Handshake:
                 f"{who} runs another version of the ring protocol ({theirs.versions}) than this "
                 f"one (version {mine.versions}); run the same release on all members"
             )
-        # Whoever knows a setting that the other's release does not have judges it: at its default
-        # a member does what releases without the setting do.
+        # The member that knows a setting which the other's release lacks judges it: at its default
+        # a member behaves like releases without the setting.
         for name in sorted(mine.settings.keys() - theirs.settings.keys()):
             value, default = mine.settings[name], _default_of(mine.settings, name)
             if value != default:
@@ -286,7 +286,7 @@ class Handshake:
 
 
 def _default_of(settings: Mapping[str, int], name: str) -> int:
-    """What the setting would be beside these others if nobody had set it."""
+    """The default of a setting, given the other settings."""
     others = {key: value for key, value in settings.items() if key != name}
     return settings_of(RingConfig(**others))[name]
 

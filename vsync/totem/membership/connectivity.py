@@ -1,13 +1,12 @@
-"""Which members receive each other's frames, and the cliques of those that do.
+"""Tracks which members receive each other's frames, and finds cliques of those that do.
 
-Each JOIN and MERGE carries a *reception report*: the members that its sender received frames from
-lately.  Two members are *linked* when each reports the other.  A new view is always a clique of
-linked members, and a ring is given up for a larger one only if the members of that are all linked
-already: so links that are broken, in one direction or both, exclude a member once and not again and
-again.
+Each JOIN and MERGE carries a *reception report*: the members that its sender recently received
+frames from. Two members are *linked* if each reports the other. A new view is always a clique of
+linked members, and a ring is given up for a larger one only if the members of the larger one are
+already all linked. So links that are broken, in one direction or both, exclude a member once and
+not repeatedly.
 
-Only cliques that contain this member matter here, and it has the reports of their members first
-hand.
+Only cliques that contain this member matter here, and it has their members' reports first hand.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import NamedTuple
 from vsync.types import Member
 
 STEPS_MAX = 2000
-"""Limit of the search for the largest clique; then the best so far is taken.  Only networks with
-dozens of broken links reach it, and it costs them view size, never agreement."""
+"""Limit of the search for the largest clique; beyond it the best so far is taken. Only networks
+with dozens of broken links reach it, and it costs them view size, never agreement."""
 KNOWN_MAX = 256
 
 
@@ -32,7 +31,7 @@ class ReceptionReport(NamedTuple):
 
 
 class Connectivity:
-    """What one member knows about links, each fact for `memory` seconds."""
+    """One member's knowledge of links; each fact is kept for `memory` seconds."""
 
     def __init__(self, me: Member, memory: float) -> None:
         self._me = me
@@ -43,7 +42,7 @@ class Connectivity:
         self.reachable: tuple[Member, ...] = ()  # as `newly_known` returned it last
 
     def on_frame(self, member: Member, now: float) -> bool:
-        """A frame of this incarnation came in; True if there was none within `memory`."""
+        """A frame of this incarnation arrived; True if there was none within `memory`."""
         last = self._last_frame.get(member)
         self._last_frame[member] = now
         if last is not None and now - last <= self._memory:
@@ -56,7 +55,7 @@ class Connectivity:
         return True
 
     def on_report(self, member: Member, reception: Iterable[Member], size: int, now: float) -> bool:
-        """Take a member's report; True if it differs from the last one, or that expired."""
+        """Take a member's report; True if it differs from the last one, or the last one expired."""
         if member not in self._last_frame:
             return False
         report = ReceptionReport(frozenset(reception), size, now)
@@ -71,11 +70,11 @@ class Connectivity:
             self._reports.pop(member, None)
 
     def heard(self) -> dict[Member, float]:
-        """When the last frame of each member came in."""
+        """The time of the last frame of each member."""
         return self._last_frame
 
     def reception(self, now: float) -> tuple[Member, ...]:
-        """The members that frames came from lately: this member's own report."""
+        """The members that frames recently came from: this member's own report."""
         return tuple(sorted(m for m, at in self._last_frame.items() if now - at <= self._memory))
 
     def announce(self, now: float) -> tuple[Member, ...]:
@@ -140,8 +139,8 @@ class Connectivity:
     ) -> tuple[Member, ...]:
         """A clique with this member that is larger than the present view of each of its members.
 
-        Or (), if there is none.  This member's own view has `size` members.  Each view is thus
-        given up for a larger one only, and while links stay as they are this ends.
+        Or (), if there is none. This member's own view has `size` members. So each view is given up
+        only for a larger one, and while links do not change this ends.
         """
         skipped = frozenset(without)
         reports = {m: report for m, report in self.linked(now).items() if m not in skipped}

@@ -1,12 +1,12 @@
-"""Why members of a ring are not in the next one: evidence, or only silence.
+"""Records why members of a ring are not in the next one: by evidence, or only by silence.
 
 Evidence is a host that refuses connections to a process that was there, a leave notice, a newer
-incarnation, or a member that passes tokens and receives nothing.  All else is silence, and silence
-may be wrong: a member that comes back as the same incarnation ran all the time.
+incarnation, or a member that passes tokens and receives nothing. Everything else is silence, and
+silence may be wrong: a member that comes back as the same incarnation was running all the time.
 
-The members of a ring do not all see the same: one finds its link refused, and its join is at the
-others before their own links are.  These tell who gave the member up and leave the reason to it,
-rather than tell a silence of some milliseconds that nobody has judged.
+The members of a ring do not all see the same: one finds its link refused, and its join reaches the
+others before their own links are refused. These then name the member that gave up the lost one and
+leave the reason to it, rather than report a silence of some milliseconds that none has judged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REMEMBERED_MAX = 64
 
 
 class Departures:
-    """What one member knows of those that are gone; it tells the tempo of false suspicions."""
+    """One member's knowledge of departed members; it tells the tempo of false suspicions."""
 
     def __init__(self, context: Context, tempo: Tempo) -> None:
         self._context, self._tempo = context, tempo
@@ -45,7 +45,7 @@ class Departures:
             self._told.setdefault(member, by)
 
     def refused(self, address: str) -> None:
-        """The host of `address` refuses connections: why, if its member was given up."""
+        """The host of `address` refuses connections: the reason, if its member was given up."""
         self._refused.add(address)
 
     def on_ring(
@@ -56,7 +56,7 @@ class Departures:
         last_frame: dict[Member, float],
         now: float,
     ) -> None:
-        """`new` was installed after `old`, of which `came` came along; `last_frame`: of each."""
+        """`new` was installed after `old`, with `came` from it; `last_frame`: each one's time."""
         back = [member for member in self._silent if member in new]
         if back or (old == new and len(came) == len(old)):  # given up for nothing
             self._context.count("suspected_falsely")

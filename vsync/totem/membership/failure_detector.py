@@ -1,12 +1,12 @@
 """Failure detection ahead of the token timeout: short checks of members whose connection broke.
 
-A check lasts one short window.  It begins with a hint of the transport, probes the member several
-times, and ends in one of three ways: a frame of the member came in, its host *refused* a connection
-(nobody listens at its address) and no frame came, or neither.  Only the second counts as proof that
-it failed; the third is left to the token timeout.
+A check lasts one short window. It begins with a hint of the transport, probes the member several
+times, and ends in one of three ways: a frame of the member arrived; its host *refused* a connection
+(no process listens at its address) and no frame arrived; or neither. Only the second counts as
+proof that the member failed; the third is left to the token timeout.
 
-What came in before the middle of the window does not count: the last frames of a failed process may
-still sit in a socket.  A check that this process was stopped during proves nothing and begins anew.
+Frames before the middle of the window do not count: the last frames of a failed process may still
+sit in a socket. A check during which this process was stopped proves nothing and begins anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRIES = 3
 
 
 class ProbeResult(Enum):
-    """How a check ended; the value is its counter."""
+    """The result of a check; the value is its counter."""
 
     ALIVE = "suspect_alive"
     GONE = "suspect_gone"
@@ -52,7 +52,7 @@ class FailureDetector:
         return member in self.checks
 
     def hint(self, member: Member, now: float, refused: bool) -> bool:
-        """Its link broke, or its host refused a new one; True when that begins a check."""
+        """A member's link broke, or its host refused a new one; True if that begins a check."""
         check = self.checks.get(member)
         fresh = check is None
         if check is None:
@@ -61,13 +61,13 @@ class FailureDetector:
         return fresh
 
     def on_frame(self, member: Member, now: float) -> None:
-        """A frame of this incarnation came in."""
+        """A frame of this incarnation arrived."""
         check = self.checks.get(member)
         if check is not None and now >= check.began + self._window / 2:
             check.received = True
 
     def answered(self, member: Member) -> None:
-        """It answered a probe of this check, which counts at any time."""
+        """The member answered a probe of this check, which counts at any time."""
         check = self.checks.get(member)
         if check is not None:
             check.received = True

@@ -1,4 +1,4 @@
-"""The gather phase: from the loss of a ring to the agreement on the next one.
+"""The gather phase: from the loss of a ring to agreement on the next one.
 
 Joins are exchanged until all candidates agree on the same sets (`gather_sets`) and are linked with
 each other (`connectivity`); then the lowest of them makes the commit token.
@@ -29,7 +29,7 @@ IMMEDIATE_JOINS_MAX = 8
 class GatherPhase:
     """One gather episode; it lasts until a ring is installed.
 
-    `move` is called when the phase begins anew, with the reason; `commit` when a ring is agreed on.
+    `move` is called with the reason when the phase begins anew; `commit` when a ring is agreed on.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GatherPhase:
         }
 
     def again(self, also: tuple[Member, ...]) -> None:
-        """Gather again after an aborted attempt: all have to agree anew."""
+        """Gather again after an aborted attempt: all must agree anew."""
         self.sets.restart()
         for member in also:
             self.sets.add(member)
@@ -70,10 +70,10 @@ class GatherPhase:
         self._try_form(now)
 
     def join_soon(self, now: float) -> None:
-        """Send a join: at once among few members, among many one join for several changes.
+        """Send a join: at once among few members; among many, one join for several changes.
 
-        Each change makes all answer all.  With n members that learn of each other one by one these
-        were some n joins of each member, to all others (measured in docs/reference/bench-ring.md).
+        Each change makes all answer all. With n members that learn of each other one by one, each
+        member sent some n joins to all others (measured in docs/reference/bench-ring.md).
         """
         sets = self.sets
         members = max(len(sets.proc - sets.failed), len(self._connectivity.reception(now)))
@@ -85,7 +85,7 @@ class GatherPhase:
             self._context.arm(Timer.JOIN, now + self._context.rng.uniform(0.0, spread))
 
     def _wait_less(self, now: float) -> None:
-        """Shorten the consensus timeout if all candidates run and yet are not all linked.
+        """Shorten the consensus timeout if all candidates run but are not all linked.
 
         Then some link is broken, and waiting for the whole timeout would not change that.
         """
@@ -127,8 +127,8 @@ class GatherPhase:
     def on_join(self, sender: Member, join: Join, now: float) -> None:
         sets = self.sets
         if sender not in sets.proc and self._context.me not in join.reception and not join.leaving:
-            # The next join reports to it that its frames arrive; until it receives that, it is no
-            # candidate.
+            # The next join tells the sender that its frames arrive; until it receives that join, it
+            # is no candidate.
             self._context.count("join_deaf")
             if sets.fail_former(sender):
                 self._move(Reason.JOIN)
@@ -182,7 +182,7 @@ class GatherPhase:
             return
         me, members_max = self._context.me, self._config.members_max
         if len(members) > members_max:
-            # All see the same excess; who is in it goes on with the others of it.
+            # All see the same excess; a member in it goes on with the others in it.
             self._move(Reason.TOO_MANY)
             most, excess = members[:members_max], members[members_max:]
             self.sets.fail(most if me in excess else excess)

@@ -1,11 +1,10 @@
-"""The candidate, failed and agreed sets of one gather episode: who shall be in the next ring.
+"""The candidate, failed and agreed sets of one gather episode, which decide the next ring.
 
-A pure leaf: it is handed joins and returns what they changed; phases, timers and frames are the
-business of `gather`.
+A pure leaf: it takes joins and returns their effect; `gather` handles phases, timers and frames.
 
 An episode lasts from the loss of one ring to the installation of the next, through any number of
-aborted attempts, so that a member that failed once in it stays failed until then; that is what
-makes the sets grow only, and the phase end (Totem membership, termination).
+aborted attempts, so that a member that failed once in it stays failed until then. Therefore the
+sets only grow, and the phase ends (Totem membership, termination).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from vsync.wire.messages import Join
 
 
 class JoinOutcome(Enum):
-    """What a join did to the sets; the value is the counter of those that did nothing."""
+    """The effect of a join on the sets; the value is the counter of joins without one."""
 
     CHANGED = "join_changed"
     AGREED = "join_agreed"
@@ -48,7 +47,7 @@ class GatherSets:
         return self.proc - self.failed <= self.agreed
 
     def add(self, member: Member) -> bool:
-        """Make a foreign member a candidate; True if it was none."""
+        """Make a foreign member a candidate; True if it was not one."""
         if member in self.proc or len(self.proc) == MEMBERS_MAX:
             return False
         self.proc.add(member)
@@ -67,7 +66,7 @@ class GatherSets:
         return True
 
     def add_received(self, members: Iterable[Member]) -> None:
-        """Note that a frame of each of these came in during this episode."""
+        """Note that a frame of each of these arrived during this episode."""
         self.received |= set(members)
 
     def fail_former(self, member: Member) -> bool:
@@ -81,11 +80,11 @@ class GatherSets:
         return tuple(sorted(self.proc - self.failed - self.agreed))
 
     def restart(self) -> None:
-        """Forget who agreed: all have to agree again."""
+        """Forget which members agreed: all must agree again."""
         self._changed()
 
     def absorb(self, sender: Member, join: Join) -> JoinOutcome:
-        """Work one join into the sets (rules 3 to 6 of the membership protocol)."""
+        """Merge one join into the sets (rules 3 to 6 of the membership protocol)."""
         proc, failed = set(join.proc), set(join.failed)
         if join.leaving:
             known = sender in self.proc and self.fail((sender,))

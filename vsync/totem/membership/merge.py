@@ -1,9 +1,9 @@
-"""Merge detection: for which foreign members a working ring is given up.
+"""Merge detection: decides for which foreign members a working ring is given up.
 
-Only for a larger view: a clique of linked members, each of which gains by it (`connectivity`).  So
-where some links are broken the members settle in views that stay, until the links are restored.
-Reception reports do not show whether a link carries data; after an attempt in vain a foreign member
-is therefore ignored for a growing while.
+A ring is given up only for a larger view: a clique of linked members, each of which gains by it
+(`connectivity`). So if some links are broken, the members settle in stable views until the links
+are restored. Reception reports do not show whether a link carries data; so after a failed attempt a
+foreign member is ignored for a growing time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vsync.wire.messages import Join, Merge
 
 
 class BackedOff:
-    """Foreign members that could not be merged, each ignored for a growing while.
+    """Foreign members that could not be merged, each ignored for a growing time.
 
     When only some members of a ring receive a foreign member's frames, each attempt to merge breaks
-    the ring and ends where it began.  The wait doubles from one merge interval up to a limit, so
-    such a network costs a bounded share of time.  The wait of a member that stays in a ring starts
-    afresh after a while.
+    the ring and ends where it began. The wait doubles from one merge interval up to a limit, so
+    such a network costs a bounded share of time. The wait of a member that stays in a ring is reset
+    after a while.
     """
 
     def __init__(self, first: float, limit: float) -> None:
@@ -90,7 +90,7 @@ class MergeDetector:
         self._context.arm(Timer.MERGE, now + spread * self._config.merge_interval_ms / 1000)
 
     def announce_before_rest(self, ring: Ring, now: float) -> None:
-        """While the token is held: announce now what would be due before its next visit."""
+        """While the token is held, make now the announcement due before its next visit."""
         if ring.idle >= self._config.idle_visits_before_hold:
             due = self._context.due.get(Timer.MERGE)
             if due is not None and due - now < self._config.hold_ms / 1000:
@@ -115,7 +115,7 @@ class MergeDetector:
             gather.sets.absorb(sender, join)
             gather.announce(now)
         elif former:
-            # An incarnation in the ring is over, whatever becomes of the new one.
+            # An incarnation in the ring is over, whatever happens to the new one.
             gather = self._enter_gather(Reason.JOIN, failed=former)
             if me in join.reception:
                 gather.sets.absorb(sender, join)
@@ -157,8 +157,8 @@ class MergeDetector:
     def _ignores(self, sender: Member, join: Join, now: float) -> bool:
         """Is this foreign member's join ignored for now?
 
-        One that names this member receives its frames, and two that ignore each other in turn would
-        never merge.  It has to wait a little all the same: its joins that are still under way would
+        A member whose join names this one receives its frames, and two members that ignore each
+        other in turn would never merge. It must still wait a little: its joins under way would
         break each ring as soon as it is installed, and a broken ring makes new joins.
         """
         if self._context.me in join.proc:
@@ -191,7 +191,7 @@ class MergeDetector:
                 self._context.note("met", members=names(known))
 
     def installed(self, ring: Ring, received_from: set[Member], now: float) -> None:
-        """`ring` was installed: back off from members that were received from and are not in it."""
+        """`ring` was installed: back off from members that were heard but are not in it."""
         for member in sorted(received_from - set(ring.members)):
             self.backed_off.add(member, now)
         self.backed_off.reset(ring.members, now)

@@ -1,8 +1,8 @@
-"""The membership protocol of one member: its phase, and the moves from one phase to the next.
+"""The membership protocol of one member: its phase, and the transitions between phases.
 
-It alone creates and drops the phase objects, and routes joins, merges, commit tokens and timers to
-the present one.  A message that a phase does not expect is counted under its kind and the phase,
-and dropped.
+Only this module creates and drops the phase objects, and routes joins, merges, commit tokens and
+timers to the current one. A message that a phase does not expect is counted by its kind and the
+phase, and dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vsync.wire.messages import CommitEntry, CommitToken, Data, Join, Merge, Tok
 
 
 class Membership:
-    """Phase of one member, the ring installed last, and the phase objects."""
+    """The phase of one member, the last installed ring, and the phase objects."""
 
     def __init__(
         self, context: Context, intake: Intake, delivery: Delivery, tokens: TokenPassing
@@ -65,7 +65,7 @@ class Membership:
 
     @property
     def ring(self) -> RingId:
-        """The ring installed last."""
+        """The last installed ring."""
         return self.current.id if self.current is not None else NO_RING
 
     @property
@@ -99,7 +99,7 @@ class Membership:
         self._send_leave_notice(now)
 
     def on_late_join(self, join: Join, now: float) -> None:
-        """A join came in after the leave: its sender gets another notice if it counts on me."""
+        """A join arrived after the leave: its sender gets another notice if it counts on me."""
         me = self._context.me
         if me in join.proc and me not in join.failed and now >= self._leave_notice_at:
             self._send_leave_notice(now)
@@ -113,7 +113,7 @@ class Membership:
     # -- messages ----------------------------------------------------------------------------
 
     def data_while_forming(self, frame: Data) -> None:
-        """A data frame, while no ring is installed."""
+        """Handle a data frame while no ring is installed."""
         if self.phase is Phase.GATHER:
             ring = self.current
             if ring is None or frame.ring != ring.id:
@@ -128,7 +128,7 @@ class Membership:
             self._context.count(f"data_in_{self.phase.value}")
 
     def token_while_forming(self, sender: Member, token: Token, now: float) -> None:
-        """A regular token, while no ring is installed."""
+        """Handle a regular token while no ring is installed."""
         if self.recovery is not None:
             self.recovery.on_token(sender, token, now)
         else:
@@ -208,7 +208,7 @@ class Membership:
             self._context.count("commit_again")
 
     def on_new_reception(self, now: float) -> None:
-        """Frames come from a member for the first time, or again: announce that at once."""
+        """Frames arrive from a member for the first time, or again: announce that at once."""
         if not self.connectivity.changed(now):
             return
         if self.operational is not None:
@@ -261,19 +261,19 @@ class Membership:
         return self.gather
 
     def _failed_to_receive(self, member: Member, now: float) -> None:
-        """A member does not receive: go on without it (Totem: failure to receive)."""
+        """A member does not receive frames: go on without it (Totem: failure to receive)."""
         self._context.note("stuck", member=member.name)
         self.departures.evidence((member,), STUCK)
         self._enter_gather(Reason.MEMBER_STUCK, failed=(member,)).announce(now)
 
     def _watched(self) -> tuple[Member, ...]:
-        """Members that the failure detector watches: of the ring, or the candidates."""
+        """The members that the failure detector watches: those of the ring, or the candidates."""
         if self.gather is not None:
             return self.gather.sets.candidates()
         return self.members if self.operational is not None else ()
 
     def _entry(self) -> CommitEntry:
-        """State of the old ring for the commit token."""
+        """The state of the old ring, for the commit token."""
         ring, mark = self.current, self._intake.mark
         if ring is None:
             return CommitEntry(NO_RING, 0, 0, 0, mark, ())
@@ -296,7 +296,7 @@ class Membership:
             forming.pass_on(commit, now)
 
     def _begin_recovery(self, forming: CommitPhase, commit: CommitToken, now: float) -> None:
-        """All entries are there: the old ring is frozen, the new ring's token may come."""
+        """All entries are present: the old ring is frozen, the new ring's token may come."""
         self._move(Reason.COMMIT_FULL)
         entries = tuple(e for e in commit.entries if e is not None)
         assert len(entries) == len(commit.members)
@@ -324,7 +324,7 @@ class Membership:
             forming.pass_on(commit._replace(hop=commit.hop + 1), now)
 
     def _install(self, recovery: RecoveryPhase, now: float) -> None:
-        """Close the old ring and install the new one, as one step."""
+        """Close the old ring and install the new one, in one step."""
         self._move(Reason.RECOVERED)
         old, ring, gather = self.current, recovery.ring, self.gather
         assert gather is not None

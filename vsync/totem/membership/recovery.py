@@ -1,13 +1,13 @@
-"""Recovery: the old ring's messages are completed before the new ring is installed (EVS).
+"""Recovery: completes the old ring's messages before the new ring is installed (EVS).
 
-While the new ring's token already circulates, the members that come from the same old ring exchange
-the old ring's frames over it, wrapped as frames of the new ring.  When all of them have all frames,
-each member closes the old ring in one step.
+While the new ring's token already circulates, the members of the same old ring exchange the old
+ring's frames over it, wrapped as frames of the new ring. Once all of them have all frames, each
+member closes the old ring in one step.
 
-The old ring's own state is not touched until then: what comes in is kept beside it (`found`).  When
-the attempt is aborted, what was found is added to the old ring: another member may have installed
-the new ring and delivered these frames as safe, so they must not be forgotten again (the obligation
-of extended virtual synchrony).  For the same reason `obliged` survives aborted attempts.
+The old ring's own state is not touched until then: received frames are kept separately (`found`).
+If the attempt is aborted, they are added to the old ring: another member may have installed the new
+ring and delivered these frames as safe, so they must not be forgotten again (the obligation of
+extended virtual synchrony). For the same reason `obliged` survives aborted attempts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vsync.wire.messages import CommitEntry, Content, Data, Token
 
 
 class Closing(NamedTuple):
-    """How the old ring ends: what is delivered before and after the transitional configuration."""
+    """The old ring's last deliveries: those before and after the transitional configuration."""
 
     regular: list[Data]
     transitional: list[Data]
@@ -48,7 +48,7 @@ class Exchange:
         self._rounds_clear = 0
         self._rounds_full = 0
         self._install_seq = 0
-        # Those that come along: same old ring, compared by its whole identity, never by name.
+        # Members of the same old ring, compared by its whole identity, never by name.
         mine = entries[ring.index]
         came = [
             (member, entry)
@@ -78,7 +78,7 @@ class Exchange:
         return len(self._queue)
 
     def next(self, room: int) -> Packed | None:
-        """The next old frame that nobody sent yet.
+        """The next old frame that no member has sent yet.
 
         It may exceed the frame limit by one header: the codec allows for that (pitfall 13).
         """
@@ -96,7 +96,7 @@ class Exchange:
     # -- the exchange ------------------------------------------------------------------------
 
     def absorb(self, inner: Data) -> str:
-        """Take an old frame that came over the new ring; "" or the counter for why not."""
+        """Take an old frame from the new ring; "" or the counter of the reason for refusal."""
         old = self.old
         if old is None or inner.ring != old.id:
             return "recovered_other_ring"
@@ -114,8 +114,8 @@ class Exchange:
     def flag(self, token: Token) -> Token:
         """Set the token's flag while this member still has frames to send (retrans_flg).
 
-        Only who found it down has raised it, and lowers it again: a flag that several lower shows
-        a rotation in which nobody has frames to one member, while another has some.
+        Only a member that found it lowered raises it, and lowers it again: a flag that several
+        members lower would show one member a rotation without frames, while another has some.
         """
         while self._queue and self._queue[0] in self._seen:
             self._queue.popleft()
@@ -132,7 +132,7 @@ class Exchange:
     def complete(self, token: Token, aru_before: int) -> bool:
         """Is the exchange complete, by the forwarded token?  `aru_before`: its aru at arrival.
 
-        Two rotations without anybody having frames to send fix the last frame of the exchange; two
+        Two rotations in which no member has frames to send fix the last frame of the exchange; two
         successive arrivals with an aru at or above it prove that all members have all frames.
         """
         self._rounds_clear = 0 if token.recovering else self._rounds_clear + 1
@@ -153,13 +153,13 @@ class Exchange:
     # -- both ends ---------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """End the attempt: what was found is kept with the old ring."""
+        """End the attempt: frames found are kept with the old ring."""
         if self.old is not None:
             for seq in sorted(self.found):
                 self.old.window.add(self.found[seq], self.old.window.limit)
 
     def close(self) -> Closing:
-        """Close the old ring.  All members of `trans` compute the same from the same frames.
+        """Close the old ring. All members of `trans` get the same result from the same frames.
 
         Regular part: in order, until the first hole or the first safe frame that is not known to be
         safe in the old ring (the best knowledge among those that come along).  Transitional part:
@@ -199,8 +199,8 @@ class Exchange:
 class RecoveryPhase:
     """Token visits on the ring under way, whose frames carry the old ring's.
 
-    Methods that return a bool return True when the new ring is to be installed.
-    `failed_to_receive` is called with a member that holds it back; the attempt is over then.
+    Methods that return a bool return True when the new ring must be installed.
+    `failed_to_receive` is called with a member that holds the recovery back; that ends the attempt.
     """
 
     def __init__(
@@ -221,14 +221,14 @@ class RecoveryPhase:
         self._failed_to_receive = failed_to_receive
 
     def originate(self, now: float) -> bool:
-        """The commit token made its second rotation: make the first regular token and visit it."""
+        """The commit token made its second rotation: make the first regular token, and visit."""
         self.originated = True
         token = self.ring.first_token()
         self._tokens.accepted(self.ring, token, now)
         return self._visit(token, now)
 
     def on_token(self, sender: Member, token: Token, now: float) -> None:
-        """Check a token and keep it until everything received before it was handled."""
+        """Check a token and keep it until everything received before it has been handled."""
         if self._tokens.accept(self.ring, sender, token, now):
             self.waiting = token
 
@@ -274,7 +274,7 @@ class RecoveryPhase:
         return exchange.complete(forward, token.aru)
 
     def close(self, old: Ring, delivery: Delivery) -> None:
-        """Deliver what is left of the old ring, with the transitional configuration."""
+        """Deliver the rest of the old ring, with the transitional configuration."""
         closing, out = self.exchange.close(), self._context.out
         for frame in closing.regular:
             delivery.emit(old, frame, False)

@@ -1,4 +1,4 @@
-"""The ring ids that one member knows of: they only rise, and none is committed to twice."""
+"""The ring ids known to one member: they only rise, and none is committed to twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAST_RINGS_MAX = 32
 
 
 class RingIds:
-    """Highest ring seq known and committed to, and the rings that are over."""
+    """The highest ring seq known and committed to, and the past rings."""
 
     def __init__(self) -> None:
         self.highest_seq = 0  # known to anybody, as far as this member knows
@@ -18,7 +18,7 @@ class RingIds:
         self.past: deque[RingId] = deque(maxlen=PAST_RINGS_MAX)  # installed or tried
 
     def learn(self, seq: int) -> None:
-        """Somebody knows of a ring with this sequence number."""
+        """A ring with this sequence number is known to some member."""
         self.highest_seq = max(self.highest_seq, seq)
 
     def next(self, representative: Member) -> RingId:
@@ -27,6 +27,6 @@ class RingIds:
         return RingId(self.highest_seq, representative.name, representative.incarnation)
 
     def commit(self, ring: RingId) -> None:
-        """Take part in forming `ring`, and in no earlier one any more."""
+        """Take part in forming `ring`, and no longer in any earlier one."""
         self.committed_seq = ring.seq
         self.learn(ring.seq)

@@ -1,15 +1,15 @@
-"""Which version of the frames a member writes: the newest one that all who are to read it read.
+"""Chooses the frame version that a member writes: the newest one that all intended readers read.
 
-Each member reads a range of versions.  It knows the range of another one from its settings, which
-are in its hello and, as a hash, in each of its frames; so there is nothing to negotiate, and a
-member reads whatever is in its range, at any time.  What it writes is chosen here:
+Each member reads a range of versions. It knows another member's range from its settings, which are
+in its hello and, as a hash, in each of its frames. So there is nothing to negotiate, and a member
+reads any version in its range, at any time. The version that it writes is chosen here:
 
 - frames *within a ring* (token, data, wake, datagrams) in the newest version that all members of
-  the ring read.  It is chosen as the ring is formed and stays as it is while that ring lasts;
+  the ring read. It is chosen when the ring is formed, and does not change while that ring lasts;
 - frames that *others* are to read, too (joins, commit tokens, merges, probes), in the same one, or
-  in an older one for whoever was heard of since then, if the members of the ring read that as well.
+  in an older one for members heard of since then, if the members of the ring read that as well.
 
-A member that cannot read what it is sent drops it and sends a hello, so it is heard of by that.
+A member that cannot read a frame drops it and sends a hello, by which it is heard of.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KNOWN_MAX = 512
 
 
 class WireVersions:
-    """The versions that other members read, and what follows for the frames of this one."""
+    """The versions that other members read, and the resulting versions of this member's frames."""
 
     def __init__(self, me: str, codec: Codec) -> None:
         self._me, self._codec = me, codec
@@ -44,7 +44,7 @@ class WireVersions:
 
     def forming(self, names: Iterable[str]) -> None:
         """A ring of these members is being formed: its frames come next."""
-        # All have been received from.  Should one be forgotten nevertheless: it reads these.
+        # Frames of all have been received. Should one be forgotten nevertheless: it reads these.
         unknown = Versions(self._codec.written_outside, self._codec.written_outside)
         self._ring = {name: self._known.get(name, unknown) for name in names}
         self._others = {}
@@ -63,7 +63,7 @@ class WireVersions:
 
 
 def newest_common(ranges: Iterable[Versions]) -> int:
-    """The newest version in all of the ranges; any two of them overlap, hence all do."""
+    """The newest version common to all ranges; any two of them overlap, hence all do."""
     oldest, newest = zip(*ranges, strict=True)
     found: int = max(max(oldest), min(newest))
     return found
