@@ -150,10 +150,10 @@ class Controller:
         """Act on an event; an item is applied, or held until this member has the state."""
         match event:
             case Ordered() | Activated():
-                if self._catch_up is None:
+                if (catch_up := self.unapplied.catch_up) is None:
                     self._soon(body_of(event), partial(self._on_item, event))
                 else:
-                    self._catch_up.hold(event)
+                    catch_up.hold(event)
                     self._maybe_meet()
             case DurableMark():
                 self._release()

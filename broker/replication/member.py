@@ -131,7 +131,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._log.view(output.ring, output.members, regular=isinstance(output, View))
         self.controller.on_output(output)
         # Control messages of the primary layer go out at once; applying waits for its slice.
-        busy = self.controller.busy
+        busy = self.controller.unapplied.busy
         if not busy or not isinstance(output, Deliver):
             self.controller.flush()
         if busy or self._waits_for_backups or not isinstance(output, Marks):
@@ -146,13 +146,14 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         several turns.
         """
         controller = self.controller
-        pager = controller.replica.machine.pager
-        if pager is not None and (pager.written or pager.gone) and not controller.busy:
+        unapplied, pager = controller.unapplied, controller.replica.machine.pager
+        busy = unapplied.busy
+        if pager is not None and (pager.written or pager.gone) and not busy:
             pager.settle()
-        busy = controller.busy
+            busy = unapplied.busy
         while busy and in_slice():
-            controller.step()
-            busy = controller.busy
+            unapplied.step()
+            busy = unapplied.busy
         if not controller.halted and (commands := self._clients.take_commands()):
             controller.submit(commands)
         self._merged += 1
@@ -172,7 +173,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             large_full=controller.submissions.large_full,
             alarm=controller.replica.machine.alarm,
         )
-        if controller.busy:  # also by what was submitted, handed over or written above
+        if unapplied.busy:  # also by what was submitted, handed over or written above
             self._host.schedule()
 
     def _keep(self) -> None:

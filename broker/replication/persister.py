@@ -125,6 +125,8 @@ class Persister(Generic[StoreT, WriterT]):
                 self._uncounted = batch.last
             self._log_bytes += len(batch.entry)
             self._behind += len(batch.entry)
+        if self._log_bytes <= self._checkpoint_bytes_min and not self._requested:
+            return
         if self._feed is not None or not self.may_checkpoint(replica) or replica.half_way:
             return  # nothing may be kept of a state that an item left half-way
         if self._log_bytes > self.log_bytes_limit(replica) or self._requested:

@@ -22,8 +22,8 @@ class Rig:
         self.clients, self.host, self.controller = Mock(), Mock(), Mock()
         self.ring, self.clock, device = Mock(), Mock(), Mock()
         self.controller.configure_mock(
-            busy=False, halted="", replica=Mock(), promise=None, filled=True, backups=None,
-            submissions=Mock(full=False, large_full=False),
+            unapplied=Mock(busy=False), halted="", replica=Mock(), promise=None, filled=True,
+            backups=None, submissions=Mock(full=False, large_full=False),
         )  # fmt: skip
         self.clients.flush.return_value = ()
         log = Mock(written=1)

@@ -28,7 +28,8 @@ class Rig:
     def __init__(self, own: Meta) -> None:
         self.ring, self.transfer, self.clock = Mock(), Mock(), Mock()
         self.controller: Any = SimpleNamespace(
-            takes_state=True, transfer_donor="a", state_received=Mock(), busy=False, halted="",
+            takes_state=True, transfer_donor="a", state_received=Mock(), halted="",
+            unapplied=SimpleNamespace(busy=False),
             replica=Mock(), promise=Promise(META.cluster_id, META.voters, 1), filled=False,
             transfer_failed=Mock(), submissions=Mock(),
         )  # fmt: skip

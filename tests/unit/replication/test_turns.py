@@ -27,12 +27,12 @@ class Turns:
         self.clients.take_commands.return_value = ["a command"]
         self.clients.flush.return_value = []
         self.controller: Any = SimpleNamespace(
-            busy=items > 0, halted="", replica=Mock(), promise=None, filled=True,
+            unapplied=SimpleNamespace(busy=items > 0, step=self._step), halted="",
+            replica=Mock(), promise=None, filled=True,
             serving=False, may_serve_soon=False, submissions=Mock(), submit=Mock(),
             backups=None,
         )  # fmt: skip
         self.items = items
-        self.controller.step = self._step
         meta = Meta("prod", "a", "1")
         self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
             Ports(self.ring, Mock(), self.clock, Mock(), self.clients, self.log, self.host),
@@ -43,7 +43,7 @@ class Turns:
 
     def _step(self) -> None:
         self.items -= 1
-        self.controller.busy = self.items > 0
+        self.controller.unapplied.busy = self.items > 0
 
     def turn(self) -> None:
         slices = iter((True, False))
@@ -82,7 +82,7 @@ def test_another_turn_follows_where_the_end_of_one_made_work(what: str) -> None:
     }  # fmt: skip
 
     def makes_work(*_: object, **__: object) -> list[int]:
-        idle.controller.busy = True
+        idle.controller.unapplied.busy = True
         return []
 
     of[what].side_effect = makes_work
