@@ -147,22 +147,23 @@ def _not_serving(seen: Situation) -> Iterator[Finding]:
         yield Finding(
             "cluster-waits", [seen.cluster],
             f"{seen.me} waits for the first start of its cluster: {why}",
-            "It serves nobody until all of --cluster-size are there, this one time.",
-            "Start the others. If they run: do --cluster-name and --cluster-nodes name each "
-            "other's --cluster-bind, and does a firewall let these ports through?",
+            "It serves nobody until --cluster-size members are there, at the first start only.",
+            "Start the other members. If they run, check that --cluster-name is the same, that "
+            "--cluster-nodes lists each one's --cluster-bind, and that no firewall blocks these "
+            "ports.",
         )  # fmt: skip
     elif seen.status == "INQUORATE":
         yield Finding(
             "no-quorum", [seen.cluster], f"{seen.me} serves nobody: {why}",
-            "Nothing is confirmed here. What was confirmed is on the disks of a majority.",
-            advice or "Start the members that are missing; it goes on by itself then. If they run, "
-            "look at the network between them.",
+            "Nothing is confirmed here. Confirmed messages are on the disks of a majority.",
+            advice or "Start the missing members; service then resumes by itself. If they run, "
+            "check the network between them.",
             since_ms=seen.views[-1].at_ms if seen.views and not seen.views[-1].primary else 0,
         )  # fmt: skip
     else:
         yield Finding(
             "member-not-serving", [seen.me], f"{seen.me} does not serve yet: {why}",
-            "It gets what it missed from the others, or waits for a view to stand.",
+            "It fetches what it missed from the others, or waits for a view.",
             f"Wait: qpid-cluster -t 600 --await {seen.me} ANOTHER-MEMBER. Its log shows the "
             "progress.",
         )  # fmt: skip
@@ -173,11 +174,10 @@ def _faulty(seen: Situation) -> Iterator[Finding]:
         if _is_faulty(seen, one.name):
             yield Finding(
                 "member-faulty", [one.name],
-                f"{one.name} found a fault of its own and serves nobody"
+                f"{one.name} detected a fault of its own and serves nobody"
                 + (f": {seen.reason}" if one.name == seen.me else ""),
-                "Its state differs from the majority's; the others go on.",
-                "Keep a copy of its data directory, then restart it: it takes the state of the "
-                "others.",
+                "Its state differs from the majority's; the other members continue.",
+                "Keep a copy of its data directory, then restart it: it takes the others' state.",
             )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def _down(seen: Situation) -> Iterator[Finding]:
         return
     spare = seen.votes - seen.votes_needed
     instead = (
-        "a new one takes its address, with an empty --data-dir" if seen.pair else
+        "start a new one with its address and an empty --data-dir" if seen.pair else
         "qpid-cluster --replace-voter {} NEW"
     )  # fmt: skip
     for one in seen.members:
@@ -194,12 +194,12 @@ def _down(seen: Situation) -> Iterator[Finding]:
             continue
         yield Finding(
             "member-down", [one.name], f"{one.name} is down",
-            "The others go on. "
-            + ("The next member that is lost stops the cluster." if spare < 1 else
+            "The others continue. "
+            + ("The loss of one more member stops the cluster." if spare < 1 else
                f"They can lose {spare} more vote{'s' * (spare > 1)}."),
-            "Does its process run? One that runs and does not answer is stopped or hangs: kill it, "
-            "and start it. If not, the last lines of its log, or its exit code, say why it ended: "
-            "start it with its old --data-dir. If the machine is gone for good: "
+            "Does its process run? If it runs and does not answer, it is stopped or hangs: kill it "
+            "and start it again. If not, the last lines of its log, or its exit code, say why it "
+            "ended: start it with its old --data-dir. If the machine is gone for good: "
             + instead.format(one.name),
             since_ms=_gone_since(seen, one.name),
         )  # fmt: skip
@@ -213,22 +213,22 @@ def _joining(seen: Situation) -> Iterator[Finding]:
             share = one.received_percent
             yield Finding(
                 "member-joining", [one.name],
-                f"{one.name} joins" + ("" if share is None else f", {share:g} %"),
-                "It serves nobody until it has what it missed.",
+                f"{one.name} is joining" + ("" if share is None else f", {share:g} %"),
+                "It serves nobody until it has caught up.",
                 f"Wait: qpid-cluster -t 600 --await {one.name}",
             )  # fmt: skip
 
 
-BLOCKED = "Publishers wait at all members; consumers, acks and purges go on."
+BLOCKED = "Publishers are blocked at all members; consumers, acks and purges continue."
 ALARMS = {
-    FULL: ("disk-full", "Free space on that disk. Nothing that was confirmed is lost."),
+    FULL: ("disk-full", "Free space on that disk. No confirmed message is lost."),
     DISK: ("disk-low",
-           "Free space on the disk of that member, or consume, or purge: qpidctl purge_queue NAME. "
-           "Publishers go on by themselves."),
+           "Free space on that member's disk, or consume or purge messages (qpidctl purge_queue "
+           "NAME). Publishers then continue by themselves."),
     MEMORY: ("memory-low",
-             "See below which queues are long; consume or purge them, or give the member a higher "
-             "memory-limit: in the file of its --config, then SIGHUP; one that was started without "
-             "a file, or with --memory-limit, is restarted with the new one."),
+             "Consume or purge the long queues listed below, or raise the member's memory-limit "
+             "in its --config file, then SIGHUP; a member started without a file, or with "
+             "--memory-limit, must be restarted."),
 }  # fmt: skip
 """By the subject of an alarm: its finding, and the remedy."""
 
@@ -243,19 +243,19 @@ def _alarms(seen: Situation) -> Iterator[Finding]:
         found, do = ALARMS[subject]
         what = f"{name}: {WORDS[subject]}, {detail}"
         if name in measured and subject in NOW:
-            what += f" as it began; now {measured[name][NOW[subject]] / 1e6:.1f} MB"
+            what += f" when it began; now {measured[name][NOW[subject]] / 1e6:.1f} MB"
         yield Finding(found, [name], what, BLOCKED, do)
     if seen.disk_alarm:
         yield Finding(
             "disk-lags", [seen.me], f"{seen.me}: {seen.disk_alarm}",
             "The whole cluster is slowed down for that disk.",
-            "Look what else writes there (iostat -x 1). A member that lags too long leaves by "
+            "Find out what else writes there (iostat -x 1). A member that lags too long leaves by "
             "itself, with code 81.",
         )  # fmt: skip
     for name, text in seen.clock_alarms.items():
         yield Finding(
-            "clock-off", [name], text, "It goes on, but could not join again with this clock.",
-            "Set the clock of that machine right: chronyc tracking, timedatectl.",
+            "clock-off", [name], text, "It continues, but could not rejoin with this clock.",
+            "Correct that machine's clock: chronyc tracking, timedatectl.",
         )  # fmt: skip
 
 
@@ -266,24 +266,24 @@ def _late(seen: Situation) -> Iterator[Finding]:
             continue
         if figures["late_by_work_s"] * 2 > total:
             do = (
-                "These were long pieces of its own work: the lines 'a long piece of work' of its "
+                "These were long pieces of its own work: the lines 'a long piece of work' in its "
                 "log say when. Report them with qpid-cluster --diagnose."
             )
         elif figures["late_by_memory_s"] * 2 > total:
             do = (
-                "Its memory was paged out: give that machine more, or the broker's service a "
-                "memory of its own, and look what else takes it (free -m, vmstat 1)."
+                "Its memory was paged out: add memory to that machine, or reserve some for the "
+                "broker's service, and find out what else uses it (free -m, vmstat 1)."
             )
         else:
             do = (
-                "It got no processor, or was stopped (SIGSTOP, a suspended or migrated virtual "
-                "machine): look what else runs there (top, the column st of vmstat 1), and give "
-                "it a processor of its own."
+                "It got no processor time, or was stopped (SIGSTOP, a suspended or migrated "
+                "virtual machine): find out what else runs there (top, the column st of vmstat "
+                "1), and give it a processor of its own."
             )
         yield Finding(
             "member-late", [one.name],
-            f"{one.name} came late {_times(figures, 'late')}",
-            "All members wait for one that is late, and leave out one that is late for long.", do,
+            f"{one.name} was late {_times(figures, 'late')}",
+            "All members wait for a late member, and exclude one that stays late.", do,
             since_ms=_since(seen, figures["late_since_s"]),
         )  # fmt: skip
 
@@ -293,12 +293,12 @@ def _refused(seen: Situation) -> Iterator[Finding]:
         if times := round(figures["clients_refused_recent"]):
             yield Finding(
                 "clients-refused", [one.name],
-                f"{one.name} did not let in {times} connection{'s' * (times > 1)} in ten minutes, "
-                "as there are too many",
-                "Their clients try other members, or wait.",
-                "Its log says which limit it is (is not let in), and qpid-stat -c who has so many. "
-                "Raise the limit in the file of --config, then SIGHUP. Too few open files: "
-                "LimitNOFILE of its service, and a restart.",
+                f"{one.name} refused {times} connection{'s' * (times > 1)} in ten minutes, as "
+                "there are too many",
+                "These clients try other members, or wait.",
+                "Its log names the limit (is not let in); qpid-stat -c shows who has so many. "
+                "Raise the limit in the --config file, then SIGHUP. If open files are the limit, "
+                "raise LimitNOFILE of its service and restart it.",
                 since_ms=_since(seen, figures["clients_refused_since_s"]),
             )  # fmt: skip
 
@@ -309,9 +309,10 @@ def _slow_disks(seen: Situation) -> Iterator[Finding]:
             yield Finding(
                 "disk-slow", [one.name],
                 f"{one.name} waited long for its disk {_times(figures, 'slow_commits')}",
-                "Confirms wait for the disks of a majority; one that gets worse slows all down.",
-                "Look what else writes there (iostat -x 1), and whether the disk is about to fail "
-                "(dmesg, smartctl -a).",
+                "Confirms wait for the disks of a majority; if it gets worse, all members are "
+                "slowed down.",
+                "Find out what else writes there (iostat -x 1), and whether the disk is about to "
+                "fail (dmesg, smartctl -a).",
                 since_ms=_since(seen, figures["slow_commits_since_s"]),
             )  # fmt: skip
 
@@ -326,7 +327,7 @@ def _late_checkpoints(seen: Situation) -> Iterator[Finding]:
             "checkpoint-late", [one.name],
             f"{one.name} has {log / 1e6:.0f} MB of log behind its checkpoint, where the next one "
             f"is due with {limit / 1e6:.0f} MB: {why}",
-            "Its next start executes all of that again, and its store grows until then.", do,
+            "Its next start executes all of this log again, and its store keeps growing.", do,
         )  # fmt: skip
 
 
@@ -334,18 +335,18 @@ def _why_late(figures: Figures) -> tuple[str, str]:
     """Why no checkpoint was written, and what to do."""
     if figures["quorum_halted"]:
         return (
-            "its state is in doubt, and none is written of such a one",
-            "See member-faulty: when the doubt is settled, the next one is written by itself.",
+            "its state is in doubt, so none is written",
+            "See member-faulty. Once that is settled, the next checkpoint is written by itself.",
         )
     if figures["store_checkpoint_under_way"]:
         return (
-            "the one under way takes that long",
-            "Its disk is slow: look what else writes there (iostat -x 1), and whether it is about "
-            "to fail (dmesg, smartctl -a).",
+            "the one in progress takes that long",
+            "Its disk is slow: find out what else writes there (iostat -x 1), and whether it is "
+            "about to fail (dmesg, smartctl -a).",
         )
     if given_up := round(figures["store_checkpoints_given_up_total"]):
         return (
-            f"there is no space for one, {given_up} were given up since it started",
+            f"there is no space for one; {given_up} were given up since the member started",
             "Free space on the disk of its --data-dir: a checkpoint is as large as its state.",
         )
     return (
@@ -364,10 +365,10 @@ def _certificates(seen: Situation) -> Iterator[Finding]:
         yield Finding(
             "certificate-ended" if over else "certificate-ends", [one.name],
             f"the certificate of {one.name} "
-            + (f"ended {days} days ago" if over else f"ends in {days} days"),
+            + (f"expired {days} days ago" if over else f"expires in {days} days"),
             "Clients that verify it cannot connect" + (" now." if over else " then."),
-            "Write the new files in place of the old, then kill -HUP the broker; every member has "
-            "its own.",
+            "Replace the certificate files, then send the broker SIGHUP. Every member has its own "
+            "certificate.",
             since_ms=ends_at_ms if over else 0,
         )  # fmt: skip
 
@@ -386,12 +387,12 @@ def _unsteady(seen: Situation) -> Iterator[Finding]:
         name for before, after in changes for name in before.members if name not in after.members
     )
     who = ", ".join(f"{name} ({times})" for name, times in gone.most_common(3))
-    what = f"{len(changes)} changes of the view in ten minutes"
+    what = f"{len(changes)} view changes in ten minutes"
     yield Finding(
         "views-unsteady", [seen.cluster], f"{what}; out: {who}" if who else what,
-        "Each is a short pause for all clients.",
-        "The logs of the others say why it was out (silent, refuses connections, gave it up), its "
-        "own whether it was late itself (this process came N ms late).",
+        "Each view change is a short pause for all clients.",
+        "The logs of the other members say why a member was out (silent, refuses connections, gave "
+        "it up); its own log says whether it was late itself (this process came N ms late).",
         since_ms=changes[0][1].at_ms,
     )  # fmt: skip
 
@@ -414,15 +415,15 @@ def _roles(seen: Situation) -> Iterator[Finding]:
         yield Finding(
             "no-active-member", [seen.cluster],
             "no member of this active-passive cluster is active",
-            "Clients are refused everywhere.",
+            "All members refuse clients.",
             "qpid-ha status --all; with --ha-promotion manual: qpid-ha -b MEMBER promote",
         )  # fmt: skip
     for one, figures in _measured(seen):
         if figures["pair_alone"]:
             yield Finding(
-                "pair-alone", [one.name], f"{one.name} has gone on alone",
-                "There is one copy of what is confirmed now.",
-                "Start the other one with its old --data-dir.",
+                "pair-alone", [one.name], f"{one.name} has gone on alone, without its peer",
+                "Newly confirmed messages have one copy only.",
+                "Start the peer with its old --data-dir.",
             )  # fmt: skip
 
 
@@ -433,8 +434,8 @@ def _sole_voter(seen: Situation) -> Iterator[Finding]:
         name = voters[0].name
         yield Finding(
             "sole-voter", [seen.cluster],
-            f"{name} alone votes; {', '.join(others)} {'have' if others[1:] else 'has'} no vote",
-            f"Without {name} nobody is served, and what its disk alone confirmed is on no other.",
+            f"{name} is the only voter, without a vote: {', '.join(others)}",
+            f"Without {name} nobody is served, and confirmed messages may be on its disk only.",
             f"Give two of them a vote, one after the other: qpid-cluster --add-voter {others[0]}",
         )  # fmt: skip
 
@@ -442,23 +443,23 @@ def _sole_voter(seen: Situation) -> Iterator[Finding]:
 def _waiting_for_operators(seen: Situation) -> Iterator[Finding]:
     for name in seen.drained:
         yield Finding(
-            "member-drained", [name], f"{name} is drained: it lets no client in",
-            "It votes and replicates like the others.",
-            f"When its maintenance is over: qpid-cluster --undrain {name}",
+            "member-drained", [name], f"{name} is drained: it accepts no clients",
+            "It still votes and replicates.",
+            f"When maintenance is over: qpid-cluster --undrain {name}",
         )  # fmt: skip
     for link in seen.links_down:
         yield Finding(
             "ring-link-down", [link], f"the link to {link} is down",
             "Its member is reached over the other network.",
-            "Repair that network: the next loss cuts the member off.",
+            "Repair that network: another failure would cut the member off.",
         )  # fmt: skip
     if seen.version_possible > seen.version and seen.status == "ACTIVE":
         yield Finding(
             "upgrade-open", [seen.cluster],
-            f"version {seen.version} of the machine is in force, all members can do "
+            f"version {seen.version} of the machine is in force; all members support "
             f"{seen.version_possible}",
-            "What is new since then is refused or without effect.",
-            "When no member shall go back to the older release: qpid-cluster --upgrade",
+            "Newer features are refused or without effect.",
+            "When no member will go back to the older release: qpid-cluster --upgrade",
         )  # fmt: skip
 
 
@@ -466,19 +467,18 @@ def _definitions(seen: Situation) -> Iterator[Finding]:
     if seen.not_taken:
         yield Finding(
             "settings-refused", [seen.me],
-            f"{seen.me} did not take all of what SIGHUP made it read: {seen.not_taken}",
-            "What was in force stays so, until it ends: it would not start with what is there now.",
-            "Put right what it names, then send SIGHUP again (systemctl reload qpidd).",
+            f"{seen.me} did not apply all settings that it read at SIGHUP: {seen.not_taken}",
+            "The former settings stay in force; a restart with the present ones would fail.",
+            "Correct the named settings, then send SIGHUP again (systemctl reload qpidd).",
         )  # fmt: skip
     if seen.unloaded is not None:
         file, why = seen.unloaded
         yield Finding(
             "definitions-unloaded", [seen.me],
-            f"{seen.me} did not load --load-definitions {file} to its end: {why}",
-            "What stands before it in the file is there, what stands behind it is not. Clients "
-            "are served.",
+            f"{seen.me} loaded only a part of --load-definitions {file}: {why}",
+            "Definitions before the error exist, those after it do not. Clients are served.",
             "Correct the file, then load it into the running cluster: qpidctl import_definitions "
-            "FILE. The finding goes when the member starts with the corrected file.",
+            "FILE. The finding disappears when the member starts with the corrected file.",
         )  # fmt: skip
 
 
@@ -487,22 +487,23 @@ def _queues(seen: Situation) -> Iterator[Finding]:
         return
     if (letters := seen.queues.letters).count:
         yield _of_queues(
-            "letters-wait", letters, "dead letters that cannot go",
+            "letters-wait", letters, "dead letters that cannot be delivered",
             "They wait, and count in the length of their queue.",
-            "Is the dead-letter exchange there, is a queue bound, is that one full?",
+            "Check that the dead-letter exchange exists, that a queue is bound to it, and that "
+            "this queue is not full.",
         )  # fmt: skip
     if (stuck := seen.queues.stuck).count:
         yield _of_queues(
-            "consumers-stuck", stuck, "consumers hold messages and settled none for a minute",
-            "What waits behind these is not delivered.",
-            "qpidctl list_consumers shows whose they are. Look at that program, or close its "
-            "connection: qpidctl close_connection PID REASON puts back what it holds.",
+            "consumers-stuck", stuck, "consumers hold messages and have settled none for a minute",
+            "Messages behind these are not delivered.",
+            "qpidctl list_consumers shows the consumers. Check that program, or close its "
+            "connection: qpidctl close_connection PID REASON returns its messages to the queue.",
         )  # fmt: skip
     if (untaken := seen.queues.untaken).count:
         yield _of_queues(
-            "queue-untaken", untaken, "messages wait and nobody consumes",
-            "They stay until somebody does, or a limit drops them.",
-            "Start the consumers; bound what may wait by a policy (max-length, message-ttl).",
+            "queue-untaken", untaken, "messages wait in queues without consumers",
+            "They stay until they are consumed, or a limit drops them.",
+            "Start the consumers; limit the queue by a policy (max-length, message-ttl).",
         )  # fmt: skip
 
 
@@ -528,8 +529,8 @@ def _movers(seen: Situation) -> Iterator[Finding]:
             yield Finding(
                 name, [link.name],
                 f"{link.what} {link.name} has failed: {link.reason or 'it does not say why'}",
-                "What it should move waits; it is tried again by itself.",
-                f"Put right what it says; {command} shows the state.",
+                "Its messages wait; it retries by itself.",
+                f"Correct the cause; {command} shows the state.",
             )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ ANSWERS: dict[str, Json] = {
     "qpid/findings": findings_of(
         finding("shovel-failed", "link", ["/ away"], f"shovel / away has failed: {HOSTILE}"),
         finding("queue-untaken", "queue", ["/ orders", f"/ {HOSTILE}"],
-                f"messages wait and nobody consumes: / orders (120), / {HOSTILE} (3)",
+                f"messages wait in queues without consumers: / orders (120), / {HOSTILE} (3)",
                 severity="notice"),
     ),
     "nodes": [

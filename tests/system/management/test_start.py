@@ -106,7 +106,7 @@ def test_definitions_that_are_not_loaded_to_the_end_are_a_finding(tmp_path: Path
 
         wait_until(lambda: bool(unloaded()), 20, "the finding")
         (what,) = unloaded()
-        assert f"--load-definitions {file} to its end: queue 'bad' of vhost '/'" in what
+        assert f"--load-definitions {file}: queue 'bad' of vhost '/'" in what
         assert api.ask("GET", "queues/%2F/good").status == 200
 
 

@@ -92,7 +92,7 @@ def test_a_file_of_definitions_that_was_not_loaded_is_named_with_its_entry() -> 
     assert isinstance(found, list)
     (told,) = [one for one in found if one["name"] == "definitions-unloaded"]
     assert told["objects"] == ["a"]
-    assert told["what"] == f"a did not load --load-definitions {file[0]} to its end: {file[1]}"
+    assert told["what"] == f"a loaded only a part of --load-definitions {file[0]}: {file[1]}"
 
 
 def test_the_findings_know_that_a_member_is_one_of_a_pair() -> None:
@@ -100,7 +100,7 @@ def test_the_findings_know_that_a_member_is_one_of_a_pair() -> None:
     seen.figures = dict.fromkeys(seen.figures, 0.0)
     found = of_member(seen, ha={"status": "active", "pair": {"mode": "hac"}}).document()["findings"]
     assert isinstance(found, list)
-    assert "a new one takes its address" in found[0]["do"]
+    assert "start a new one with its address" in found[0]["do"]
 
 
 def test_the_gauge_has_every_name_and_counts_objects() -> None:

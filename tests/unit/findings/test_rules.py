@@ -178,7 +178,7 @@ def test_a_member_that_is_down_is_named_since_when_and_what_one_more_would_do() 
     }
     (found,) = told(**gone, votes=2)
     assert (found.objects, found.since_ms) == (["c"], NOW_MS - 1_200_000)
-    assert "next member that is lost stops the cluster" in found.follows
+    assert "loss of one more member stops the cluster" in found.follows
     assert "--replace-voter c NEW" in found.do
     assert "can lose 1 more vote." in told(**gone)[0].follows
 
@@ -186,7 +186,7 @@ def test_a_member_that_is_down_is_named_since_when_and_what_one_more_would_do() 
 def test_who_is_gone_for_good_of_a_pair_is_replaced_under_its_address() -> None:
     """Another voter is refused there: it has two seats, each of an address."""
     (found,) = told(members=[member("a"), member("b", "DOWN")], pair=True)
-    assert "gone for good: a new one takes its address, with an empty --data-dir" in found.do
+    assert "gone for good: start a new one with its address and an empty --data-dir" in found.do
     assert "--replace-voter" not in found.do
 
 
@@ -195,10 +195,10 @@ def test_a_member_that_is_late_is_told_how_often_how_long_and_since_when() -> No
         "late_recent": 3, "late_recent_s": 12.44, "late_longest_s": 8.1, "late_since_s": 90.0
     }  # fmt: skip
     (found,) = told(**other(member("b", "ACTIVE", **late)))
-    assert found.what == ("b came late 3 times in ten minutes, 12.4 s in all, 8.1 s at the longest")
+    assert found.what == ("b was late 3 times in ten minutes, 12.4 s in all, 8.1 s at the longest")
     assert found.since_ms == NOW_MS - 90_000
     (once,) = told(**other(member("b", "ACTIVE", **late | {"late_recent": 1})))
-    assert once.what == "b came late once in ten minutes, by 12.4 s"
+    assert once.what == "b was late once in ten minutes, by 12.4 s"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_an_alarm_is_told_with_the_figure_of_now_beside_that_of_its_beginning() 
     seen = {"alarms": low, **other(member("b", disk_free_bytes=55.44e6))}
     (found,) = told(**seen)
     assert found.what == (
-        "b: low on disk, 90.0 MB free of 100.0 MB wanted (--disk-free-limit) as it began; "
+        "b: low on disk, 90.0 MB free of 100.0 MB wanted (--disk-free-limit) when it began; "
         "now 55.4 MB"
     )
     (unheard,) = told(alarms=low, **other(replace(member("b"), figures=None)))
@@ -234,7 +234,7 @@ def test_those_without_a_vote_behind_a_sole_voter_are_named() -> None:
     (found,) = [
         one for one in told(members=[member("a"), *mute, away]) if one.name != "member-down"
     ]
-    assert found.what == "a alone votes; b, c have no vote"
+    assert found.what == "a is the only voter, without a vote: b, c"
     assert "--add-voter b" in found.do
     assert told(members=[member("a"), *mute], pair=True) == []
     assert told(members=[member("a")]) == []
@@ -243,7 +243,7 @@ def test_those_without_a_vote_behind_a_sole_voter_are_named() -> None:
 def test_it_is_told_how_many_clients_were_not_let_in_and_since_when() -> None:
     figures: Figures = {"clients_refused_recent": 12, "clients_refused_since_s": 90.0}
     (found,) = told(**other(member("b", "ACTIVE", **figures)))
-    assert found.what.startswith("b did not let in 12 connections in ten minutes")
+    assert found.what.startswith("b refused 12 connections in ten minutes")
     assert found.since_ms == NOW_MS - 90_000
 
 
@@ -260,12 +260,12 @@ def test_a_fault_of_the_member_itself_is_told_once_with_its_own_words() -> None:
     (found,) = told(
         status="INQUORATE", reason="digest differs", members=[member("a", quorum_halted=1)]
     )
-    assert found.what == "a found a fault of its own and serves nobody: digest differs"
+    assert found.what == "a detected a fault of its own and serves nobody: digest differs"
 
 
 def test_views_that_come_and_go_name_who_went() -> None:
     (found,) = told(**views(6))
-    assert found.what == "6 changes of the view in ten minutes; out: c (3)"
+    assert found.what == "6 view changes in ten minutes; out: c (3)"
     begin = [ViewSeen(NOW_MS - 1000 * n, "a", primary=False) for n in range(9, 0, -1)]
     assert told(views=begin) == []  # a start, and who waits for the others
     assert told(**views(6, (UNSTEADY_MS + 7000) / 60_000)) == []
@@ -287,20 +287,20 @@ def rolling(*out: str, left: Sequence[str]) -> dict[str, Any]:
 def test_one_restart_of_each_member_is_no_unsteady_ring() -> None:
     assert told(**rolling("a", "b", "c", left="abc")) == []
     (found,) = told(**rolling("a", "b", "c", left=""))
-    assert found.what == "6 changes of the view in ten minutes; out: a (1), b (1), c (1)"
+    assert found.what == "6 view changes in ten minutes; out: a (1), b (1), c (1)"
 
 
 def test_who_leaves_again_and_again_is_told() -> None:
     (found,) = told(**rolling("a", "b", "b", "b", left="ab"))
-    assert found.what == "6 changes of the view in ten minutes; out: b (3)"
+    assert found.what == "6 view changes in ten minutes; out: b (3)"
 
 
 def test_many_queues_are_one_finding_that_names_the_longest() -> None:
     rows = [NotedQueue(n, -n, "/", f"q{n}", 120 if n == 9 else 0) for n in range(1, 10)]
     (found,) = told(**noted("untaken", *rows))
     assert found.what == (
-        "messages wait and nobody consumes: / q9 (9, 120 more in the last minute), / q8 (8), "
-        "/ q7 (7), / q6 (6), / q5 (5) and 4 more"
+        "messages wait in queues without consumers: / q9 (9, 120 more in the last minute), "
+        "/ q8 (8), / q7 (7), / q6 (6), / q5 (5) and 4 more"
     )
     assert (found.count, len(found.objects), found.objects[0]) == (9, 5, "/ q9")
 
@@ -328,10 +328,10 @@ def test_what_a_member_cannot_know_is_said() -> None:
     [
         (
             {"store_checkpoints_given_up_total": 4},
-            "no space for one, 4 were given up",
+            "no space for one; 4 were given up",
             "Free space",
         ),
-        ({"store_checkpoint_under_way": 1}, "the one under way takes that long", "disk is slow"),
+        ({"store_checkpoint_under_way": 1}, "the one in progress takes that long", "disk is slow"),
         ({"quorum_halted": 1}, "its state is in doubt", "member-faulty"),
         ({}, "the reason is not known", "--diagnose"),
     ],
