@@ -20,7 +20,7 @@ OWNER = (errno.EACCES, errno.EPERM)
 REFUSED = (*BROKEN, *OWNER, errno.ENOENT)
 """The same of a file that was written a moment ago."""
 MEND = (
-    "the kernel's log (dmesg) says why; mend or mount that file system, then start this member "
+    "the kernel's log (dmesg) says why; repair or mount that file system, then start this member "
     "again: it fetches what it missed"
 )
 

@@ -120,8 +120,8 @@ def refused_topic(user: str, vhost: str, exchange: str, key: str) -> str:
 def how_to_let_in(user: str, vhost: str) -> str:
     """What an operator does so that the user may do everything in a virtual host."""
     return (
-        f"user '{user}' has no permissions in vhost '{vhost}', nor have administrators unless "
-        f"somebody gives them: qpidctl set_permissions -p {shlex.quote(vhost)} "
+        f"user '{user}' has no permissions in vhost '{vhost}' (administrators need them, too); to "
+        f"grant them: qpidctl set_permissions -p {shlex.quote(vhost)} "
         f"{shlex.quote(user)} '.*' '.*' '.*'"
     )
 

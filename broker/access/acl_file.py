@@ -226,7 +226,7 @@ def _lines(text: str) -> list[tuple[int, list[str]]]:
             found.append((first, begun.split()))
         begun = ""
     if begun:
-        raise BadAclFile(f"line {first}: it goes on (\\), and there is no next line")
+        raise BadAclFile(f"line {first}: it ends with \\, and there is no next line")
     return found
 
 

@@ -126,7 +126,7 @@ class SplitVote:
             )
         return (
             f"every member reproduces its own state {where}, and they differ: the machine is not "
-            "deterministic here, no member may go on; keep the evidence of all and report it"
+            "deterministic here, so no member may continue; keep all evidence and report it"
         )
 
 

@@ -149,8 +149,8 @@ class DataDirectory:
         if meta.cluster_id or meta.marker is not Marker.EMPTY or named == meta:
             return meta
         log.info(
-            "this store was made for member %s of %s, and no cluster has used it: it is taken for "
-            "member %s of %s",
+            "this store was made for member %s of %s; no cluster has used it, so it becomes that "
+            "of member %s of %s",
             meta.member, _cluster(meta.cluster_name), named.member, _cluster(cluster_name),
         )  # fmt: skip
         self.store.put_meta(named)
@@ -223,7 +223,7 @@ def _not_writable(data_dir: Path, error: OSError) -> StoreError:
                 f"{what}; it must belong to the user that runs the broker, {_user()}"
             )
         case errno.EEXIST | errno.ENOTDIR:
-            return NotWritable(f"{what}; a file stands in its way: give another directory")
+            return NotWritable(f"{what}; a file of that name exists: give another directory")
         case _:
             return NotWritable(what)
 

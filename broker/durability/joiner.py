@@ -350,7 +350,7 @@ class Joiner(Generic[StoreT]):
                 self._on_items()
             else:
                 self._discard(store)
-                self._fail("nobody waits for that state now")
+                self._fail("that state is no longer needed")
         elif (block := receiver.take(self._device.now())) is not None:
             self._on_verified_store(store, lambda: _follow(replica, store, block))
 

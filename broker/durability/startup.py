@@ -80,7 +80,7 @@ def _resume(store: Store, quarantine: Quarantine, pager: Pager | None) -> Resume
     else:
         saved = store.checkpoint()
         log.info(
-            "the store is at position %d; %d positions behind its checkpoint were executed again",
+            "the store is at position %d; %d positions after its checkpoint were executed again",
             meta.position, meta.position - (saved[0] if saved else 0),
         )  # fmt: skip
         if replica.skipped:
@@ -115,7 +115,7 @@ def _settle(store: Store, replica: Replica) -> None:
     """Write a checkpoint beyond the skipped commands, so that this store never re-executes them."""
     history = replica.history
     log.critical(
-        "an operator declared %d command(s) skipped: outcome 541, no change; the history goes on "
+        "an operator declared %d command(s) skipped: outcome 541, no change; the history continues "
         "from %s", replica.skipped, history,
     )  # fmt: skip
     meta = replace(store.meta, chain=history.chain)

@@ -272,7 +272,7 @@ class CheckpointBeforeStop(Generic[StoreT, WriterT]):
         elif not persister.checkpoint_to_come:
             self.skip("there is no space for it")
         elif not persister.may_checkpoint(replica):
-            self.skip("the state is not one to go on from")
+            self.skip("the state is in doubt")
         elif now >= self._until:
             self.skip(f"the disk did not take it within {self._patience_s:.0f} s")
         else:

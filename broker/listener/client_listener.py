@@ -245,7 +245,7 @@ def bind_sentence(host: str, port: int, option: str, error: OSError) -> str:
         case errno.EADDRINUSE:
             return f"{what}: another program listens there; stop it, or give another {option}"
         case errno.EADDRNOTAVAIL | None:  # asyncio's own errors, which have no number
-            return f"{what}: this machine has no such address; give one of its own to --interface"
+            return f"{what}: this machine has no such address; set --interface to one of its own"
         case errno.EACCES:
             return f"{what}: not permitted to this user; give a {option} from 1024 on"
         case _:

@@ -59,8 +59,8 @@ class HttpWire:
         in_clear = [url for url in self._urls.values() if is_in_clear(url)]
         if in_clear:
             log.warning(
-                "what is asked at %s can be read and changed on its way, passwords included: give "
-                "URLs of https://", ", ".join(in_clear),
+                "requests to %s can be read and changed on their way, passwords included: use "
+                "https:// URLs", ", ".join(in_clear),
             )  # fmt: skip
 
     def send(self, number: int, question: AuthQuestion) -> None:

@@ -103,12 +103,12 @@ _REASONS = {
     "UNKNOWN_PROTOCOL": "it does not speak TLS",
     "HTTP_REQUEST": "it speaks HTTP without TLS",
     "UNSUPPORTED_PROTOCOL": "it offers no version of TLS from 1.2 on",
-    "NO_SHARED_CIPHER": "it offers no cipher that is taken here",
+    "NO_SHARED_CIPHER": "it offers no cipher that is accepted here",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it gave no certificate, and --tls-verify is require",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust who signed our certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not take our certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of our certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept our certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "for it our certificate has expired",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not take our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept our certificate",
     "UNEXPECTED_EOF_WHILE_READING": "it closed the socket",
 }
 

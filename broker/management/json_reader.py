@@ -81,7 +81,7 @@ class _Reader:
         found = yield from self._value(0)
         self._skip_space()
         if self._at < len(self._text):
-            self._fail("there is more behind its end")
+            self._fail("there is more text after its end")
         return found
 
     def _value(self, depth: int) -> Steps:

@@ -130,7 +130,7 @@ class LogArchiver:
             log.info("%s dropped: kept for long enough, and verified", did.file)
         elif did.what == DROPPED_UNVERIFIED:
             counters["segments_dropped_unverified"] += 1
-            log.info("%s dropped: kept for long enough; nobody has verified it", did.file)
+            log.info("%s dropped: kept for long enough; it was never verified", did.file)
         elif did.what == KEPT_UNVERIFIED:
             kept.add(did.file)
             if did.file not in self._reported:

@@ -150,7 +150,8 @@ class MemberLife:
         return (
             f"{primary.reason}. This has been so since {self._lost_since}. The newest state here "
             f"is that of {holder.name}, position {report.position} of epoch {report.state_epoch}; "
-            "what was confirmed after it is on the missing members only. Start them: the cluster "
-            "goes on by itself. If they are lost FOR GOOD, with all that only they held: stop "
-            f"{where}, run: qpid-cluster-store -c --sole-voter {directory} - then start it again"
+            "messages confirmed after it are on the missing members only. Start them: the cluster "
+            "then continues by itself. If they are lost FOR GOOD, with all that only they held: "
+            f"stop {where}, run: qpid-cluster-store -c --sole-voter {directory} - then start it "
+            "again"
         )

@@ -33,8 +33,8 @@ RELOADED = frozenset(
     )
 )  # fmt: skip
 NOTHING = (
-    "nothing; it reads the file of --config, and what the command line or the environment says "
-    "holds until a restart"
+    "nothing; only the --config file is read again, and the command line and the environment "
+    "take precedence until a restart"
 )
 """Logged for a signal without effect: its sender usually changed something that is not read."""
 OF_ACCESS = frozenset(("auth-file", "acl-file"))
@@ -157,7 +157,7 @@ class Reload:
             if read.tls.warning:
                 log.warning("SIGHUP: TLS: %s", read.tls.warning)
         if options.log.file is not None and read.switch_log is not None:
-            log.info("SIGHUP: the log goes on here")
+            log.info("SIGHUP: the log continues here")
         problems = [*filter(None, (read.tls_error, read.access_error, read.log_error))]
         self.not_taken = "; ".join(problems)
         for problem in problems:

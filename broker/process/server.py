@@ -281,7 +281,8 @@ async def _arbitrate(
     transport = _transport(options)
     if options.data_dir is None:
         raise _Refused(
-            Exit.USAGE, "--data-dir: an arbitrator needs one, what it forgets could split a cluster"
+            Exit.USAGE,
+            "--data-dir: an arbitrator needs one: if it forgot its record, a cluster could split",
         )
     with _opening():
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))

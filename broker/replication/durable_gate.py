@@ -117,8 +117,8 @@ class Backups:
                 if mark < since[0][0] and name not in self._late:
                     self._late[name] = quorum, now
                     self._note(
-                        f"confirms do not wait for the disk of {name} any more, which has been "
-                        f"behind for {self.timeout_s:g} s (--ha-backup-timeout)"
+                        f"confirms no longer wait for the disk of {name}, which has been behind "
+                        f"for {self.timeout_s:g} s (--ha-backup-timeout)"
                     )
             position = self._of_all(quorum, marks)
         return 0 if self._expects(marks, now) else position

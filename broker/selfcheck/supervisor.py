@@ -102,7 +102,7 @@ class Supervisor:
             return self.quarantine.add(error, ORDERED, self.member)
         if isinstance(error, Withheld):
             return f"{error} and ordered here again: it is not executed, and may not be passed over"
-        return f"this member's own code failed, it cannot go on: {error!r}"
+        return f"this member's own code failed, it cannot continue: {error!r}"
 
     def wake(self) -> None:
         """Do what is due."""
@@ -157,8 +157,8 @@ class Supervisor:
         self._looks_at = self._loop.time() + LOOK_PERIOD_S
         if reason and store is self._persister.store and store is self._misplaced:
             self._controller.distrusted(
-                f"the store of this member is gone: {reason}; what it would confirm from here on a "
-                "restart would not find; mount or mend that file system, or start with an empty "
+                f"the store of this member is gone: {reason}; a restart would not find what it "
+                "confirms from here on; mount or repair that file system, or start with an empty "
                 "--data-dir",
                 disk=False,
                 code=Exit.IO_ERROR,

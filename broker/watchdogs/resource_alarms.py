@@ -150,8 +150,8 @@ class ResourceAlarms:
         if not late or not go_on(controller.promise.voters, others):
             return ""
         return (
-            f"the disk of this member is full, and the others go on: {self.own[FULL]}; free space "
-            "there, then start it again"
+            f"the disk of this member is full, and the others continue: {self.own[FULL]}; free "
+            "space there, then start it again"
         )
 
 

@@ -215,7 +215,7 @@ def split_failover(text: str, patience_s: float, schemes: Schemes = AMQP) -> tup
         rest = f"?{rest}"
     parts = [part.strip() for part in listed.split(",") if part.strip()]
     if any("?" in part for part in parts):
-        raise ValueError("failover: parameters stand behind the bracket, for all brokers")
+        raise ValueError("failover: parameters go after the bracket, for all brokers")
     listed = ",".join(_plain(part, schemes) for part in parts)
     return listed, _reconnect(rest.removeprefix("?"), patience_s)
 

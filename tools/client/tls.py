@@ -130,7 +130,7 @@ def _distrust(problem: ssl.SSLCertVerificationError, address: Address | Path | s
     host = address.host if isinstance(address, Address) else address
     match problem.verify_code:
         case Distrust.EXPIRED:
-            return "its certificate has expired: it has to be renewed there"
+            return "its certificate has expired: renew it there"
         case Distrust.NOT_YET_VALID:
             return "its certificate is not valid yet: compare the clocks"
         case Distrust.OTHER_HOST | Distrust.OTHER_ADDRESS:

@@ -210,7 +210,7 @@ class Drain:
                 raise
             # Usually the name was mistyped, and a queue of that name would stay for good.
             raise ToolError(
-                f"there is no queue '{self._queue}': qpid-stat -q lists those that there are; "
+                f"there is no queue '{self._queue}': qpid-stat -q lists the queues; "
                 "--create makes it, durable, and waits for what comes",
                 Exit.NO_INPUT,
             ) from None

@@ -280,7 +280,7 @@ def rebalanced(closed_at: dict[str, int]) -> str:
     closed = [f"{count} at {member}" for member, count in closed_at.items() if count]
     if not closed:
         return "no member has more clients than its share"
-    return f"closed {', '.join(closed)}; each client connects again to whom its list names next"
+    return f"closed {', '.join(closed)}; each client reconnects to the next broker in its list"
 
 
 @record

@@ -136,7 +136,7 @@ def qpid_ha(
     """Show which member of an active-passive cluster is active, test it, or promote one."""
     target = parse_target(broker, timeout or None, credentials)
     if target.others and (command in OF_ONE or expect or is_primary):
-        raise click.UsageError(f"{command} is about one broker here: -b is to name one, no list")
+        raise click.UsageError(f"{command} is about one broker: give one with -b, not a list")
     if command == "replicate":
         with answered():
             return replicate(target, vhost, given, Wanted(stop, source, arguments), as_json)

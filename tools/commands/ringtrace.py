@@ -128,7 +128,7 @@ def ringtrace(
             credentials,
         )
     if broker is not None:
-        raise click.UsageError("--broker names whom --on and --off ask; a trace is read from FILE")
+        raise click.UsageError("--broker is for --on and --off; a trace is read from FILE")
     if not files:
         raise click.UsageError("Missing argument 'FILE...'")
     unknown = [name for name in parts(kind) if name not in KINDS]

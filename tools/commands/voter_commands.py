@@ -87,5 +87,5 @@ def change_voters(target: Target, change: Change) -> str:
 
 def wait_until(target: Target, in_force: Callable[[ClusterStatus], bool]) -> None:
     """Return when the ordered change is in force; ManagementError when the target's time is up."""
-    otherwise = "what was ordered is not in force yet; see qpid-cluster --json"
+    otherwise = "the change is not in force yet; see qpid-cluster --json"
     wait_for(lambda: in_force(target.status()) or None, target.timeout_seconds, lambda: otherwise)

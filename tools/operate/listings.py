@@ -220,7 +220,7 @@ LISTINGS: dict[str, Listing] = {
             "src_protocol", "dest_uri", "dest_queue", "dest_exchange", "dest_exchange_key",
             "dest_protocol",
         ),
-        per_vhost=False, help="Shovels of all virtual hosts, and what they do.",
+        per_vhost=False, help="Shovels of all virtual hosts, and their states.",
     ),
     "federation_status": Listing(
         "federation-links",
@@ -229,7 +229,7 @@ LISTINGS: dict[str, Listing] = {
             "id", "vhost", "type", "upstream", "status", "node", "forwarded", "error", "exchange",
             "queue", "upstream_exchange", "upstream_queue", "uri", "timestamp", "blocked_status",
         ),
-        per_vhost=False, help="Links of federation in all virtual hosts, and what they do.",
+        per_vhost=False, help="Federation links of all virtual hosts, and their states.",
     ),
     "replica_status": Listing(
         "queue-replicas", ("queue", "vhost", "state", "level", "behind", "node", "reason"),

@@ -46,7 +46,7 @@ def check_node(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
 def node_of(api: Api) -> str:
     """The name of the member that is asked. Raises UsageError for a list of brokers."""
     if api.others:
-        raise click.UsageError("this is about one member: --broker is to name it, not a list")
+        raise click.UsageError("this is about one member: give one with --broker, not a list")
     return str(api.fields("overview", columns="node").get("node"))
 
 

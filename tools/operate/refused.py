@@ -37,7 +37,7 @@ REFUSED: Mapping[str, str] = {
     "start_app": "a member starts with its process: qpidd, or your service manager",
     "wait": "there is no file of a process id to wait for: qpidctl await_startup -t SECONDS",
     "is_booting": "qpidctl check_running says whether it serves, await_startup waits until it does",
-    "suspend_listeners": "qpidctl drain lets no client in, and closes those that there are",
+    "suspend_listeners": "qpidctl drain refuses new clients and disconnects the present ones",
     "resume_listeners": "qpidctl revive lets clients in again",
     "environment": "qpidd --help lists the options; qpid-cluster --diagnose collects them",
     "os_env": "qpid-cluster --diagnose collects what a report of a fault should hold",

@@ -165,7 +165,7 @@ class Routes:
             what = ", ".join(f"{one.kind} of '{one.exchange}'" for one in used)
             raise click.UsageError(f"the link to {peer} has routes: {what}; delete them first")
         if PREFIX + peer not in self._parameters(UPSTREAM):
-            raise click.UsageError(f"there is no link to {peer}; link list shows those that are")
+            raise click.UsageError(f"there is no link to {peer}; link list shows the links")
         self._api.delete("parameters", UPSTREAM, self._vhost, PREFIX + peer)
 
     def _delete_unused_link(self, peer: str) -> None:

@@ -370,7 +370,7 @@ CHANGES: dict[str, Verb] = {
         (*arguments("user"), click.Argument(["exchange"], required=False)), clear_topics,
     ),
     "add_vhost": Verb(
-        "Add a virtual host; who adds it gets all permissions there.",
+        "Add a virtual host; you get all permissions in it.",
         (
             *arguments("name"),
             click.Option(["--description"], default=""), click.Option(["--tags"], default=""),
@@ -387,7 +387,7 @@ CHANGES: dict[str, Verb] = {
         change_vhost("tags", lambda given: {"tags": ",".join(given["tags"])}),
     ),
     "update_vhost_metadata": Verb(
-        "Set the description, tags or queue type of a virtual host; what is not given stays.",
+        "Set the description, tags or queue type of a virtual host; the others stay.",
         (
             *arguments("name"), click.Option(["--description"]), click.Option(["--tags"]),
             QUEUE_TYPE,
@@ -427,11 +427,11 @@ CHANGES: dict[str, Verb] = {
         deleting("Deleting parameter {name}", "parameters", "{component}", "{vhost}", "{name}"),
     ),
     "restart_shovel": Verb(
-        "Begin a shovel anew, at the member that runs it.", arguments("name"),
+        "Restart a shovel, at the member that runs it.", arguments("name"),
         deleting("Restarting shovel {name}", "shovels", "vhost", "{vhost}", "{name}", "restart"),
     ),
     "restart_federation_link": Verb(
-        "Begin a link of federation anew; federation_status shows the ids.", arguments("link_id"),
+        "Restart a federation link; federation_status shows the ids.", arguments("link_id"),
         restart_link,
     ),
     "delete_shovel": Verb(

@@ -111,7 +111,7 @@ class Anonymous(_Open):
     authenticates = False
 
     def describe(self) -> str:
-        return "open to whoever reaches it (ANONYMOUS)"
+        return "open to any process that reaches it (ANONYMOUS)"
 
     def listen(self, pull: zmq.Socket[bytes]) -> None:
         """No options to set."""
@@ -135,7 +135,7 @@ class Plain(_Open):
             raise ValueError("user name and password must have at most 255 bytes")
 
     def describe(self) -> str:
-        return "open to whoever knows the password, in clear (PLAIN)"
+        return "open to any process that knows the password, sent in clear (PLAIN)"
 
     def listen(self, pull: zmq.Socket[bytes]) -> None:
         pull.setsockopt(zmq.PLAIN_SERVER, 1)

@@ -37,7 +37,7 @@ def test_it_leaves_with_a_code_of_its_own_and_the_others_go_on(
         said = sick.log_tail(60)
         assert str(sick.data_dir) in said
         assert ("(ENOENT)" if gone else "(EROFS)") in said
-        assert ("mount or mend" if gone else "mend or mount") in said
+        assert ("mount or repair" if gone else "repair or mount") in said
         channel.basic_publish("", "q", b"meanwhile", PERSISTENT)
         cluster.wait_active(cluster.members[:2])
 
@@ -45,7 +45,7 @@ def test_it_leaves_with_a_code_of_its_own_and_the_others_go_on(
             sick.start()
             wait_until(lambda: not sick.alive, 30, "the refusal to start")
             assert sick.exit_code == Exit.IO_ERROR
-            assert "mend or mount that file system" in sick.log_tail(3)
+            assert "repair or mount that file system" in sick.log_tail(3)
         disk.mend()
         sick.start()
         cluster.wait_active()

@@ -21,7 +21,7 @@ MESSAGES = 1500
 BODY = bytes(4096)
 """So the log is longer than what a stop leaves to the next start (`SHORT_LOG_BYTES`)."""
 FEW = MESSAGES // 10
-AGAIN = re.compile(r"store is at position (\d+); (\d+) positions behind its checkpoint")
+AGAIN = re.compile(r"store is at position (\d+); (\d+) positions after its checkpoint")
 
 
 def publish(member: BrokerProcess) -> None:

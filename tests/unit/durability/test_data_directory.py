@@ -79,7 +79,7 @@ def test_a_store_that_no_cluster_has_used_is_taken_for_another_member(
         identity.close()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert told[1].endswith("it is taken for member 127.0.0.1:21003 of cluster 'shop'")
+    assert told[1].endswith("so it becomes that of member 127.0.0.1:21003 of cluster 'shop'")
 
 
 @pytest.mark.parametrize(

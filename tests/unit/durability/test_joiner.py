@@ -439,7 +439,7 @@ def test_a_state_that_nobody_wants_is_removed_and_it_is_tried_again(tmp_path: Pa
     rig.wanted = False
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: bool(rig.failed))
-    assert rig.failed == ["nobody waits for that state now"]
+    assert rig.failed == ["that state is no longer needed"]
     rig.step()  # the discarding
     rig.wanted = True
     rig.joiner.begin(DONOR, 0)

@@ -558,7 +558,7 @@ def test_a_port_that_is_taken_says_what_to_do(run: Callable[[Story], None], file
                 with pytest.raises(PortTaken, match="another program listens there") as caught:
                     await here.listener.bind(HOST, here.plain, tls=tls)
                 assert str(caught.value).endswith(f"give another {option}")
-            with pytest.raises(PortTaken, match="no such address; give one of its own"):
+            with pytest.raises(PortTaken, match="no such address; set --interface to one"):
                 await here.listener.bind("203.0.113.1", 0)
             with pytest.raises(PortTaken, match="cannot be resolved"):
                 await here.listener.bind("no-such-host.invalid", 0)

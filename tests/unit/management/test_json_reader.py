@@ -91,7 +91,7 @@ def test_many_values_take_many_steps() -> None:
      (b"[" + b"1," * 200 + b"1]", "more than 100 values"),
      (b"[" + b"[1,2]," * 60 + b"1]", "more than 100 values"),
      (b'{"a": NaN}', "NaN is no JSON"), (b'[{"a": Infinity}]', "Infinity is no JSON"),
-     (b'"\xff"', "no UTF-8"), (b'"' + b"a" * 200_000, "no end"), (b"[1] 2", "behind its end"),
+     (b'"\xff"', "no UTF-8"), (b'"' + b"a" * 200_000, "no end"), (b"[1] 2", "after its end"),
      (b'{"a" 1}', "':' is expected"), (b"[1 2]", "',' or ']' is expected"),
      (b"[" + b"9" * 5000 + b"]", "a value is expected"), (b"", "a value is expected")],
 )  # fmt: skip

@@ -97,7 +97,7 @@ def test_who_changed_what_is_not_read_is_told_what_is(caplog: pytest.LogCaptureF
     loop = asyncio.new_event_loop()
     try:
         for text, said in (
-            ({}, "changed: nothing; it reads the file of --config, and what the command line"),
+            ({}, "changed: nothing; only the --config file is read again, and the command line"),
             ({"log-level": "debug"}, "changed: log-level info -> debug"),
         ):
             after = broker_options(text)

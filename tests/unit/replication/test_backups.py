@@ -57,7 +57,7 @@ def test_who_lags_for_too_long_is_not_waited_for_until_it_is_near_again() -> Non
     assert waiting.at(T, 20, a=20, b=20, c=3) == 20
     assert waiting.backups.late == {"c"}
     assert waiting.lines[-1] == (
-        "confirms do not wait for the disk of c any more, which has been behind for 1 s "
+        "confirms no longer wait for the disk of c, which has been behind for 1 s "
         "(--ha-backup-timeout)"
     )
     assert waiting.at(3 * T, 40, a=40, b=40, c=20) == 40, "it took longer than that for 20"

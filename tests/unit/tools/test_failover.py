@@ -55,7 +55,7 @@ def test_the_parameters() -> None:
     [
         ("failover:(tcp://a", "is not of the form failover:"),
         ("failover:(tcp://a)x", "is not of the form failover:"),
-        ("failover:(tcp://a?timeout=3,tcp://b)", "parameters stand behind the bracket"),
+        ("failover:(tcp://a?timeout=3,tcp://b)", "parameters go after the bracket"),
         ("failover:(a)?randomise=false", "no parameter 'randomise' here; is randomize meant"),
         ("failover:(a)?jms.prefetch=1", "'jms.prefetch' here: it takes randomize"),
         ("failover:(a)?randomize=no", "randomize is neither true nor false: 'no'"),

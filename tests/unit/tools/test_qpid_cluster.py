@@ -379,7 +379,7 @@ def test_what_a_member_has_beyond_its_share_is_closed(broker: FakeBroker) -> Non
     broker.answers["disconnect"] = b'{"ok": true, "members": ["a"]}\n'
     ended = broker.run("--rebalance")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("closed 3 at a; each client connects again")
+    assert ended.stdout.startswith("closed 3 at a; each client reconnects")
     asked = [request for request in broker.requests if request["op"] == "disconnect"]
     assert {(one["id"], one["address"]) for one in asked} == {
         ("a", "127.0.0.1:5005"), ("a", "127.0.0.1:5003"), ("a", "127.0.0.1:5007"),
@@ -459,7 +459,7 @@ def test_a_change_that_is_not_in_force_in_time_is_reported_as_ordered(broker: Fa
     broker.answers["voters"] = b'{"ok": true, "voter_set": ["a"]}\n'
     ended = broker.run("-t", "1", "--remove-voter", "b")
     assert ended.returncode == 1
-    assert "was ordered is not in force yet" in ended.stderr
+    assert "the change is not in force yet" in ended.stderr
     assert broker.run("--set-votes", "a", "many").returncode == 2
     assert broker.run("--add-voter", "d", "--remove-voter", "b").returncode == 2
     assert broker.run("--add-voter", "d", "-k").returncode == 2

@@ -103,7 +103,7 @@ def test_what_is_about_one_broker_takes_no_list(arguments: tuple[str, ...]) -> N
     """Or it would be another one that is promoted."""
     ended = ha("-b", "127.0.0.1:1,127.0.0.1:2", *arguments)
     assert isinstance(ended.exception, click.UsageError)
-    assert "is about one broker here" in str(ended.exception)
+    assert "is about one broker" in str(ended.exception)
 
 
 def test_another_one_may_be_promoted_at_the_same_time(broker: Broker) -> None:

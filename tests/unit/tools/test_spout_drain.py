@@ -192,7 +192,7 @@ def test_drain_of_a_name_that_was_mistyped_leaves_no_queue(how: tuple[str, ...])
         code, out, err = run("drain", "-b", toy.brokers, "-q", "wrok", "--timeout", "9", *how)
         assert (code, out, [*toy.queues]) == (66, b"", [])
         assert err == (
-            "drain: there is no queue 'wrok': qpid-stat -q lists those that there are; --create "
+            "drain: there is no queue 'wrok': qpid-stat -q lists the queues; --create "
             "makes it, durable, and waits for what comes\n"
         )
 

@@ -125,7 +125,7 @@ def test_a_full_disk_is_left_only_where_the_others_are_a_quorum() -> None:
     bench.in_force["b", FULL] = "no space"
     assert not bench.alarms.must_leave(bench.controller, 11.0 + LEAVE_AFTER_S)
     del bench.in_force["b", FULL]
-    assert "the others go on: no space" in bench.alarms.must_leave(bench.controller, 20.0)
+    assert "the others continue: no space" in bench.alarms.must_leave(bench.controller, 20.0)
 
 
 def test_one_of_a_pair_leaves_a_full_disk_where_the_other_one_may_take_the_vote() -> None:

@@ -244,7 +244,7 @@ def test_what_is_about_one_member_takes_no_list(run: Run, api: CannedApi, verb: 
     """Or the maintenance would begin at whoever of them runs."""
     ended = run(qpidctl, "--broker", f"127.0.0.1:1,127.0.0.1:{api.port}", verb)
     assert (ended.code, api.changes) == (Exit.USAGE, [])
-    assert "--broker is to name it, not a list" in ended.err
+    assert "give one with --broker, not a list" in ended.err
 
 
 def test_a_member_that_is_typed_counts_and_not_that_of_the_environment(

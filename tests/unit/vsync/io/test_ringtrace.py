@@ -227,7 +227,7 @@ def test_the_members_are_named_as_at_every_command(tmp_path: Path, option: str) 
             assert done.out == "".join(f"{one}: off, was in {file}\n" for one, file in said)
 
     run(main)
-    with pytest.raises(click.UsageError, match="names whom --on and --off ask"):
+    with pytest.raises(click.UsageError, match="--broker is for --on and --off"):
         show(option, "127.0.0.1:1", str(tmp_path / "a.trace"))
     with pytest.raises(click.UsageError, match="named twice"):
         show("--on", option, "127.0.0.1:1", "127.0.0.1:2")
