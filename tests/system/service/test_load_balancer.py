@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pika
@@ -45,16 +46,33 @@ def fitted(cluster: LocalCluster, port: int) -> str:
 
 @contextmanager
 def balanced(cluster: LocalCluster, root: Path) -> Iterator[pika.ConnectionParameters]:
-    """A balancer before these, and what a client needs to connect by it."""
+    """A balancer before these, and what a client needs to connect by it.
+
+    It has checked each member well: until then it takes a member down at the first failed check,
+    which may be one in the middle of a view change.
+    """
     (port,) = free_ports(1)
-    config = root / "haproxy.cfg"
-    config.write_text(fitted(cluster, port), encoding="utf-8")
+    config, door = root / "haproxy.cfg", root / "door"
+    text = fitted(cluster, port).replace("global\n", f"global\n    stats socket {door}\n")
+    config.write_text(text, encoding="utf-8")
     process = subprocess.Popen(["haproxy", "-db", "-f", str(config)])
     try:
+        wait_until(lambda: health_of_members(door) == [3, 3, 3], WAIT_S, "checks of all members")
         yield pika.ConnectionParameters(HOST, port)
     finally:
         process.kill()
         process.wait()
+
+
+def health_of_members(door: Path) -> list[int]:
+    """The health of each member as the balancer counts it, rise + fall - 1 at most; or nothing."""
+    with socket.socket(socket.AF_UNIX) as asked, suppress(OSError):
+        asked.connect(str(door))
+        asked.sendall(b"show servers state\n")
+        _, names, *rows = asked.makefile(encoding="ascii").read().strip().splitlines()
+        column = names.split().index("srv_check_health") - 1  # behind the #
+        return [int(row.split()[column]) for row in rows]
+    return []
 
 
 def member_of(connection: pika.BlockingConnection) -> str:
