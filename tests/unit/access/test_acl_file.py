@@ -125,7 +125,7 @@ def test_the_name_of_a_user_is_no_wildcard(user: str) -> None:
         ("grant bob", "'grant' is neither group nor acl"),
         ("group one", "a group has a name and members"),
         ("group g a\ngroup g b", "line 2: there is a group 'g' already"),
-        ("acl allow bob \\", "line 1: it goes on"),
+        ("acl allow bob \\", "line 1: it ends with"),
         ("acl deny g all\ngroup g bob", "line 2: 'g' was used for a user before"),
         ("group h g ada\ngroup g bob", "line 2: 'g' was used for a user before"),
         ("acl deny bob create queue durable=True", "durable is true or false, not 'True'"),
