@@ -1,8 +1,8 @@
-"""Deliberate bugs of the protocol, to find out whether the simulator would have noticed.
+"""Deliberate bugs of the protocol, to measure whether the simulator would notice them.
 
 Each mutant is one small wrong line of the kind that real implementations had.  `broken(name)` is a
 context in which the protocol has that bug; `tests/unit/sim/test_mutants.py` names a seed for each,
-and `tests/unit/vsync/totem/test_pitfalls_bite.py` a test without chance for some.
+and `tests/unit/vsync/totem/test_pitfalls_bite.py` has a deterministic test for some.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Writing = Persister[Any, Any]
 
 
 def safe_on_one_rotation() -> Patches:
-    """Safe as soon as the token's aru covers it: others may not know yet, and may lack it."""
+    """A message is safe as soon as the token's aru covers it, after one rotation instead of two."""
     visit = Ring.visit
 
     def hasty(self: Ring, token: Token, source: Source, mark: int, ahead: int) -> Visit:
@@ -75,7 +75,7 @@ def safe_on_one_rotation() -> Patches:
 
 
 def agreed_overtakes_safe() -> Patches:
-    """Deliver without waiting for safe."""
+    """Safe messages are delivered without waiting until they are safe."""
 
     def ready(self: Ring) -> Iterator[Data]:
         while self.delivered < self.window.aru:
@@ -90,12 +90,12 @@ def agreed_overtakes_safe() -> Patches:
 
 
 def never_asks() -> Patches:
-    """Missing frames are not asked for."""
+    """Missing frames are not requested."""
     yield Window, "missing", lambda self, upto, limit: []
 
 
 def token_taken_twice() -> Patches:
-    """A token that was seen already is used again."""
+    """A token that was already taken is taken again."""
     refuses = Ring.refuses
 
     def lenient(self: Ring, token: Token) -> str:
@@ -106,7 +106,7 @@ def token_taken_twice() -> Patches:
 
 
 def token_of_any_ring() -> Patches:
-    """Tokens are not compared with the ring that is installed."""
+    """A token of another ring is accepted."""
     refuses = Ring.refuses
 
     def lenient(self: Ring, token: Token) -> str:
@@ -118,12 +118,13 @@ def token_of_any_ring() -> Patches:
 
 
 def no_exchange() -> Patches:
-    """Recovery does not send the old ring's frames."""
+    """Recovery does not exchange the old ring's frames."""
     yield Exchange, "next", lambda self, room: self._queue.clear()
 
 
 def transition_by_name() -> Patches:
-    """Who comes along is decided by name, not by the old ring (pitfall 12)."""
+    """Membership of the transitional view follows from names, not from the old ring (pitfall
+    12)."""
     init = Exchange.__init__
 
     def by_name(
@@ -141,12 +142,13 @@ def transition_by_name() -> Patches:
 
 
 def found_is_forgotten() -> Patches:
-    """An aborted recovery drops what it got, although somebody may rely on it."""
+    """An aborted recovery drops the frames that it received, although another member may rely on
+    them."""
     yield Exchange, "abort", lambda self: None
 
 
 def holes_ignored() -> Patches:
-    """Behind a hole, everything is delivered, whoever sent it."""
+    """Messages behind a hole are delivered whoever sent them."""
     close = Exchange.close
 
     def generous(self: Exchange) -> Closing:
@@ -158,7 +160,7 @@ def holes_ignored() -> Patches:
 
 
 def all_is_regular() -> Patches:
-    """What is not known to be safe is delivered before the transitional configuration."""
+    """Messages not known to be safe are delivered before the transitional configuration."""
     close = Exchange.close
 
     def flat(self: Exchange) -> Closing:
@@ -169,12 +171,13 @@ def all_is_regular() -> Patches:
 
 
 def installs_early() -> Patches:
-    """The new ring is installed before everybody has everything."""
+    """The new ring is installed before every member has all frames."""
     yield Exchange, "complete", lambda self, token, aru_before: True
 
 
 def data_in_commit() -> Patches:
-    """Frames of the old ring are taken although the commit token has the state already."""
+    """Frames of the old ring are taken after the commit token has recorded what this member
+    holds."""
     on_data = Membership.data_while_forming
 
     def lenient(self: Membership, frame: Data) -> None:
@@ -187,7 +190,7 @@ def data_in_commit() -> Patches:
 
 
 def delivers_in_gather() -> Patches:
-    """Frames that arrive while a new ring forms are still delivered as if nothing happened."""
+    """Frames that arrive while a new ring forms are delivered as if the old ring still ran."""
 
     def deliver(self: Node) -> None:
         ring = self.membership.current
@@ -200,7 +203,8 @@ def delivers_in_gather() -> Patches:
 
 
 def any_commit_token() -> Patches:
-    """A commit token is accepted although its members are not mine, or it is old."""
+    """A commit token is accepted although its members are not this member's candidates, or it is
+    old."""
 
     def lenient(self: GatherPhase, commit: CommitToken, now: float) -> None:
         if commit.hop == commit.members.index(self._context.me):
@@ -222,13 +226,13 @@ def first_token_twice() -> Patches:
 
 
 def fragments_survive() -> Patches:
-    """Pieces of the old ring are mixed with pieces of the new one (pitfall 18)."""
+    """Fragments sent on the old ring are joined with fragments sent on the new one (pitfall 18)."""
     yield SendQueue, "restart", lambda self: 0
     yield Reassembly, "forget", lambda self: 0
 
 
 def gives_up_half_sent() -> Patches:
-    """A large message that was half sent when the ring broke goes on in the middle."""
+    """A large message that was half sent when the ring broke is continued from the middle."""
     yield SendQueue, "restart", lambda self: 0
 
 
@@ -238,7 +242,7 @@ def never_looks_for_others() -> Patches:
 
 
 def never_fails_the_silent() -> Patches:
-    """Whoever does not answer is waited for, for ever."""
+    """A silent member is waited for without limit."""
     yield GatherSets, "not_agreed", lambda self: ()
 
 
@@ -248,12 +252,12 @@ def old_incarnation_stays() -> Patches:
 
 
 def minority_is_enough() -> Patches:
-    """One voter makes a majority."""
+    """One voter is a majority."""
     yield voter_set, "majority", lambda votes: 1
 
 
 def any_donor() -> Patches:
-    """The donor is the first of the members, not the best of them."""
+    """The donor is the first member with a state, not the one with the best."""
     plan = state_exchange.make_plan
 
     def by_name(
@@ -272,7 +276,7 @@ def any_donor() -> Patches:
 
 
 def epoch_stays() -> Patches:
-    """A new primary goes on in the epoch of the old one."""
+    """A new primary keeps the epoch of the old one."""
     plan = state_exchange.make_plan
 
     def same(
@@ -285,7 +289,7 @@ def epoch_stays() -> Patches:
 
 
 def marks_of_anybody() -> Patches:
-    """The durable mark is what the best voter has, not what a majority has."""
+    """The durable mark is that of the best voter, not of a majority."""
 
     def best(
         _one: voter_set.VoterSet, marks: Mapping[str, int], _level: Collection[str], _epoch: int
@@ -296,7 +300,7 @@ def marks_of_anybody() -> Patches:
 
 
 def transitional_is_applied() -> Patches:
-    """What is delivered in a transitional configuration is applied at once."""
+    """Messages delivered in a transitional configuration are applied at once."""
     on_app = component.Primary._on_app
 
     def eager(self: component.Primary, d: Deliver, payload: bytes) -> None:
@@ -310,7 +314,7 @@ def transitional_is_applied() -> Patches:
 
 
 def undecided_is_dropped() -> Patches:
-    """What a member does not know to be safe as its view ends is forgotten."""
+    """Messages not known to be safe at the end of a view are dropped."""
 
     def forget(self: UnstableMessages, d: Deliver, payload: bytes) -> bool:
         return False
@@ -319,7 +323,8 @@ def undecided_is_dropped() -> Patches:
 
 
 def stores_beat_the_living() -> Patches:
-    """The longest store is the donor, although its member did not see its last view to the end."""
+    """The member with the longest store is the donor, although it did not see its last view to the
+    end."""
     worth = state_exchange._worth
 
     def by_position(
@@ -333,7 +338,7 @@ def stores_beat_the_living() -> Patches:
 
 
 def half_safe() -> Patches:
-    """Submits that ask for safe are sent as agreed."""
+    """Messages submitted as safe are sent as agreed."""
     put = SendQueue.put
 
     def weak(self: SendQueue, payload: bytes, guarantee: Guarantee) -> bool:
@@ -348,7 +353,8 @@ def reports_no_reception() -> Patches:
 
 
 def wants_much_more() -> Patches:
-    """A ring is given up only for one with two more members: two single ones never merge."""
+    """A ring is left only for one with at least two more members, so two single members never
+    merge."""
     gain = Connectivity.gain
 
     def choosy(
@@ -361,7 +367,7 @@ def wants_much_more() -> Patches:
 
 
 def replies_before_the_log() -> Patches:
-    """What a turn made for clients goes to them while the member log is being written."""
+    """Replies to clients are sent while the member log of the same turn is still being written."""
 
     def effects(self: Running, made: list[tuple[int, Effect]]) -> None:
         self._clients.effects(made)
@@ -370,7 +376,7 @@ def replies_before_the_log() -> Patches:
 
 
 def replies_when_any_log_is_written() -> Patches:
-    """A write of the member log that is done lets go what waits for later ones, too."""
+    """A completed write of the member log also releases replies that wait for later writes."""
     log_written_ = ReplicatedMember.log_written
 
     def log_written(self: Running) -> None:
@@ -382,7 +388,7 @@ def replies_when_any_log_is_written() -> Patches:
 
 
 def replies_without_a_lease() -> Patches:
-    """A member that does not know that its view is over writes to its clients."""
+    """A member writes to its clients without a lease, so it may not know that its view is over."""
 
     def may_reply(self: Running) -> bool:
         controller = self.controller
@@ -392,7 +398,7 @@ def replies_without_a_lease() -> Patches:
 
 
 def promises_while_others_reply() -> Patches:
-    """A durable promise is given although the lease of a member that is missing still runs."""
+    """A durable promise is given while the lease of a missing member still runs."""
 
     def at_once(self: Running, epoch: int, done: Callable[[], None]) -> None:
         done()
@@ -401,7 +407,7 @@ def promises_while_others_reply() -> Patches:
 
 
 def waits_for_the_shorter_lease() -> Patches:
-    """While a lease changes, a member waits for the shorter one: others may have the longer."""
+    """While a lease changes, a member waits for the shorter one; others may have the longer."""
     token_ = Lease.token
 
     def shorter(
@@ -415,7 +421,7 @@ def waits_for_the_shorter_lease() -> Patches:
 
 
 def acts_for_the_longer_lease() -> Patches:
-    """While a lease changes, a member takes the longer one: others may wait for the shorter."""
+    """While a lease changes, a member acts for the longer one; others may wait for the shorter."""
     holds_ = Lease.holds
 
     def longer(self: Lease, ring: RingId, now: float, after: float = -math.inf) -> bool:
@@ -428,12 +434,12 @@ def acts_for_the_longer_lease() -> Patches:
 
 
 def holds_before_it_says_so() -> Patches:
-    """The token is held as soon as it says the lease that this needs: others have the shorter."""
+    """The token is held as soon as it announces the longer lease; others still have the shorter."""
     yield tempo, "SAID_BEFORE_HOLD", 0
 
 
 def says_one_lease_at_any_pace() -> Patches:
-    """The lease is that of a busy ring while the token is held, too."""
+    """A busy ring's lease is announced while the token is held, too."""
     pace_ = Tempo.pace
 
     def busy(self: Tempo, token: Token, *, first: bool, idle: int = 0) -> Pace:
@@ -443,7 +449,8 @@ def says_one_lease_at_any_pace() -> Patches:
 
 
 def forgets_the_lease_of_a_former_incarnation() -> Patches:
-    """A member that starts waits for the usual lease, whatever the former incarnation agreed to."""
+    """A starting member waits for the usual lease, not for the one its former incarnation agreed
+    to."""
     start = Lease.start
 
     def usual(self: Lease, now: float, former_ms: int) -> None:
@@ -453,7 +460,7 @@ def forgets_the_lease_of_a_former_incarnation() -> Patches:
 
 
 def promises_before_durable() -> Patches:
-    """A promise is given while it is on its way to the disk."""
+    """A promise is given while it is still being written to disk."""
     promise_ = Persister.promise
 
     def hasty(self: Writing, promise: Promise, done: Callable[[], None]) -> None:
@@ -464,7 +471,7 @@ def promises_before_durable() -> Patches:
 
 
 def promises_behind_nothing() -> Patches:
-    """A promise goes to the disk before what was applied until then."""
+    """A promise is written to disk before the commands that were applied until then."""
 
     def alone(self: Running, promise: Promise, done: Callable[[], None]) -> None:
         epoch = promise.promised_epoch
@@ -474,7 +481,7 @@ def promises_behind_nothing() -> Patches:
 
 
 def promise_of_another_view() -> Patches:
-    """A promise that became durable late is taken for the one that the present view asked for."""
+    """A late durable promise counts for the request of the present view."""
     persisted_ = component.Primary.persisted
 
     def whichever(self: component.Primary, _request: int) -> None:
@@ -484,12 +491,12 @@ def promise_of_another_view() -> Patches:
 
 
 def confirms_before_durable() -> Patches:
-    """What acknowledges a change does not wait until a majority has it on disk."""
+    """Confirms do not wait until a majority has the change on disk."""
     yield DurableGate, "is_open", lambda self, position: True
 
 
 def applied_counts_as_durable() -> Patches:
-    """When it has caught up, a member reports durable what it has only applied."""
+    """A member that has caught up reports as durable what it has only applied."""
     level_ = ReplicatedMember.state_is_level
 
     def hasty(self: Running) -> None:
@@ -500,7 +507,7 @@ def applied_counts_as_durable() -> Patches:
 
 
 def half_a_state_votes() -> Patches:
-    """A store that is being filled counts like any other."""
+    """A store that is still being filled votes like any other."""
     keep_, adopt_ = Persister.keep, Persister.adopt
 
     def keep(self: Writing, replica: Replica, promise: Promise, *, counts: bool) -> None:
@@ -514,7 +521,8 @@ def half_a_state_votes() -> Patches:
 
 
 def clients_outlive_the_tail() -> Patches:
-    """Clients of a member that fetched a part of the tail go on as if they had followed it."""
+    """Clients keep their connections to a member that fetched a part of the tail instead of
+    following it."""
     replaced_ = component.Primary.state_replaced
 
     def unnoticed(self: component.Primary) -> None:
@@ -526,7 +534,7 @@ def clients_outlive_the_tail() -> Patches:
 
 
 def promise_forgotten_after_a_transfer() -> Patches:
-    """Whose state it has now decides what it counts as promised; its own promises are forgotten."""
+    """A transferred state replaces the member's own promises by its epoch."""
     received_ = Controller.state_received
 
     def forgetful(self: Controller, replica: Replica, *, counts: bool) -> None:
@@ -537,7 +545,7 @@ def promise_forgotten_after_a_transfer() -> Patches:
 
 
 def arbiter_reports_before_its_record() -> Patches:
-    """An arbitrator says who holds what was confirmed, and writes it down afterwards."""
+    """An arbitrator reports who holds the confirmed state before it has written that down."""
     write_ = Arbiter._write
 
     def hasty(self: Arbiter, record: ArbiterRecord, then: Callable[[], None]) -> None:
@@ -551,7 +559,7 @@ def arbiter_reports_before_its_record() -> Patches:
 
 
 def arbiter_promises_before_durable() -> Patches:
-    """An arbitrator gives a promise while it is on its way to the disk."""
+    """An arbitrator gives a promise while it is still being written to disk."""
     write_ = Arbiter._write
 
     def hasty(self: Arbiter, record: ArbiterRecord, then: Callable[[], None]) -> None:
@@ -562,7 +570,7 @@ def arbiter_promises_before_durable() -> Patches:
 
 
 def arbiter_promises_while_others_reply() -> Patches:
-    """An arbitrator gives its promise although the lease of a missing member still runs."""
+    """An arbitrator gives its promise while the lease of a missing member still runs."""
 
     def at_once(self: Arbiter, request: int) -> None:
         self._acknowledge(request)
@@ -571,7 +579,7 @@ def arbiter_promises_while_others_reply() -> Patches:
 
 
 def installs_before_the_log() -> Patches:
-    """A received state goes on before the member log knows that it is there."""
+    """A received state is installed before the member log has recorded it."""
 
     def early(self: Running, replica: Replica, received: Store) -> bool:
         controller = self.controller
@@ -590,12 +598,12 @@ def installs_before_the_log() -> Patches:
 
 
 def numbers_are_not_read() -> Patches:
-    """What a producer sends again after a failover is another message."""
+    """A message that a producer sends again after a failover is taken as a new one."""
     return [(publish, "may_be_numbered", lambda _: False)]
 
 
 def transactions_settle_nothing() -> Patches:
-    """What a transaction acknowledges goes back to its queue, and what it publishes comes."""
+    """A commit requeues the messages that the transaction acknowledged, and publishes its own."""
     settle = consumers.settle_tags
 
     def returns(state: State, channel: Channel, tags: list[int], _what: int) -> None:
@@ -605,7 +613,7 @@ def transactions_settle_nothing() -> Patches:
 
 
 def repeats_are_taken() -> Patches:
-    """A queue that takes each key once takes it again."""
+    """A queue that takes each key once takes a repeated key."""
     return [(enqueue, "is_repeat", lambda *_: False)]
 
 
@@ -621,7 +629,7 @@ def readers_begin_late() -> Patches:
 
 
 def letters_that_cannot_go_are_lost() -> Patches:
-    """As if no queue had the strategy `at-least-once`."""
+    """The dead-letter strategy `at-least-once` is ignored."""
     keep = letters._publish_or_keep
 
     def lose(state: State, source: Queue, buried: Buried, message: Message) -> int:
@@ -632,8 +640,8 @@ def letters_that_cannot_go_are_lost() -> Patches:
 
 
 def replicas_drop_before_they_are_level() -> Patches:
-    """What a replica holds and its source does not goes at once, though what is missing here is on
-    its way still."""
+    """A replica drops messages that its source does not have while others from the source are still
+    under way."""
 
     def drop(self: Copier, destination: AmqpConnection, tag: int) -> None:
         destination.ack(tag, multiple=False)
@@ -697,7 +705,7 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     letters_that_cannot_go_are_lost,
     replicas_drop_before_they_are_level,
 )
-"""Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
+"""Mutants of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
 SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
     installs_before_the_log,
     promise_forgotten_after_a_transfer,
@@ -707,7 +715,7 @@ SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
     arbiter_promises_before_durable,
     arbiter_promises_while_others_reply,
 )
-"""Noticed without chance: `tests/unit/sim/test_shell_mutants.py`."""
+"""Mutants that `tests/unit/sim/test_shell_mutants.py` shows without chance."""
 MUTANTS = {
     mutant.__name__: mutant
     for mutant in (RING_MUTANTS + PRIMARY_MUTANTS + MEMBER_MUTANTS + LINK_MUTANTS + SHELL_MUTANTS)
@@ -716,7 +724,7 @@ MUTANTS = {
 
 @contextmanager
 def broken(name: str) -> Iterator[None]:
-    """The protocol with one bug."""
+    """Run the block with one bug in the protocol."""
     with ExitStack() as stack:
         for target, attribute, replacement in MUTANTS[name]():
             stack.enter_context(patch.object(target, attribute, replacement))

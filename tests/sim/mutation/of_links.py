@@ -1,4 +1,4 @@
-"""Mistakes of shovels and links, each by hand: one function each, which says what it breaks."""
+"""Deliberate bugs of shovels and links, one function each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Patches = list[tuple[Any, str, Any]]
 
 
 def links_acknowledge_before_the_confirm() -> Patches:
-    """What is on its way to the destination is acknowledged at the source."""
+    """Messages under way to the destination are acknowledged at the source."""
     forward = Mover._forward
 
     def hasty(self: Mover, source: AmqpConnection, destination: AmqpConnection) -> None:
@@ -31,13 +31,13 @@ def links_acknowledge_before_the_confirm() -> Patches:
 
 
 def links_forget_their_numbers() -> Patches:
-    """Messages go without numbers, so what a link that broke had moved is moved again."""
+    """Messages are sent without numbers, so those that a broken link had moved are moved again."""
 
     return [(Content, "_producer", lambda *_: "")]
 
 
 def links_begin_beside_another() -> Patches:
-    """A member that joins does not ask whether the one before it still moves messages."""
+    """A joining member does not ask whether the previous mover still moves messages."""
 
     def nobody(self: Handover, _keys: object, _members: object, _now: float) -> None:
         self._awaited = {}
@@ -46,7 +46,7 @@ def links_begin_beside_another() -> Patches:
 
 
 def links_let_go_while_they_run() -> Patches:
-    """A member that is asked answers at once, though its own attempt has not ended."""
+    """An asked member answers at once that it has stopped, although its own attempt still runs."""
     takes = Handover.takes
 
     def free(self: Handover, sender: str, payload: bytes, runs: Callable[[Key], str]) -> bool:
@@ -60,7 +60,7 @@ def links_let_go_while_they_run() -> Patches:
 
 
 def links_pass_no_unbinding_on() -> Patches:
-    """What is unbound here stays bound at the upstream until the next attempt."""
+    """A binding removed here stays at the upstream until the next attempt."""
     change = UpstreamExchange.change
 
     def deaf(self: UpstreamExchange, source: AmqpConnection, told: Mapping[str, object]) -> None:
@@ -70,7 +70,8 @@ def links_pass_no_unbinding_on() -> Patches:
 
 
 def links_lose_what_came_together() -> Patches:
-    """Where no confirms are waited for, of several messages that came at once two are passed on."""
+    """Without confirms, only the first and last of several messages that came together are passed
+    on."""
     forward = Mover._forward
 
     def hasty(self: Mover, source: AmqpConnection, destination: AmqpConnection) -> None:
@@ -82,7 +83,8 @@ def links_lose_what_came_together() -> Patches:
 
 
 def links_give_up_what_nobody_waits_for() -> Patches:
-    """What a link has under way from a queue is acknowledged when no consumer waits any more."""
+    """Messages that a link has under way from a queue are acknowledged when no consumer waits any
+    more."""
     follow = Mover._follow_demand
 
     def gives_up(self: Mover, source: AmqpConnection) -> None:
@@ -95,7 +97,7 @@ def links_give_up_what_nobody_waits_for() -> Patches:
 
 
 def links_of_two_queues_share_a_name() -> Patches:
-    """Messages of two queues go to one destination by numbers of the same producer."""
+    """Messages of two queues are sent to one destination with numbers of the same producer."""
     producer = Content._producer
 
     return [(Content, "_producer", lambda self, _queue_id: producer(self, ""))]
@@ -111,4 +113,4 @@ LINK_MUTANTS: tuple[Callable[[], Patches], ...] = (
     links_give_up_what_nobody_waits_for,
     links_of_two_queues_share_a_name,
 )
-"""Runs that have links show them (`tests/sim/clients/links.py`)."""
+"""Shown by runs that have links (`tests/sim/clients/links.py`)."""

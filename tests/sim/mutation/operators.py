@@ -1,9 +1,9 @@
-"""Small wrong changes made by rule: the operators that generate mutants of the protocol.
+"""Generates mutants of the protocol: small wrong changes made by rule.
 
-A mutant is one change at one place of one module.  Its name is a digest of what is changed (module,
-function, operator, the text before, and which of equal ones in that function), not of where it
-stands, so results stay valid while the code around it moves.  What only describes, counts, notes or
-asserts is left alone: no promise depends on it.
+A mutant is one change at one place of one module.  Its name is a digest of the change (module,
+function, operator, the text before, and which of equal places in that function), not of its line,
+so results stay valid while the code around it moves.  Statements that only describe, count, note or
+assert are left alone: no promise depends on them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Mutant(NamedTuple):
     after: str
 
 
-Change = tuple[str, ast.AST, ast.AST]  # operator, what is there, what comes instead
+Change = tuple[str, ast.AST, ast.AST]  # operator, the present node, its replacement
 
 _BOUNDS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -71,7 +71,7 @@ _SWAPPED = {"min": "max", "max": "min"}
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
-    """Whether a block ends by going away: a guard."""
+    """Whether a block is a guard: it ends by leaving."""
     return isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
 
 
@@ -86,7 +86,7 @@ def _compared(node: ast.Compare) -> Iterator[Change]:
 
 
 def _joined(node: ast.BoolOp) -> Iterator[Change]:
-    """One condition of several is forgotten; or all are joined the other way."""
+    """Drop one condition of several, or swap `and` and `or`."""
     for index in range(len(node.values)):
         rest = [copy.deepcopy(v) for i, v in enumerate(node.values) if i != index]
         yield "drop-condition", node, rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
@@ -135,7 +135,7 @@ def _silent_value(node: ast.expr) -> bool:
 
 
 def _stated(node: ast.AST) -> Iterator[Change]:
-    """A statement that keeps or does something is skipped."""
+    """Skip a statement that stores or does something."""
     match node:
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "skip-assignment", node, ast.Pass()
@@ -178,7 +178,7 @@ def _changes(node: ast.AST) -> Iterator[Change]:
 
 
 def _walk(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
-    """Every node that may be changed, with the function it stands in."""
+    """Yield every node that may be changed, with the function around it."""
     for child in ast.iter_child_nodes(node):
         inside = function
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
@@ -209,7 +209,7 @@ def _found(module: str, tree: ast.Module) -> Iterator[tuple[Mutant, ast.AST, ast
             continue
         for operator, before, after in _changes(node):
             if operator == "skip-assignment" and function.endswith("__init__"):
-                continue  # an attribute that is not there stops the first run; it shows nothing
+                continue  # a missing attribute stops the first run and shows nothing
             text = f"{module}|{function}|{operator}|{ast.dump(before)}|{ast.dump(after)}"
             seen[text] += 1
             digest = hashlib.sha256(f"{text}|{seen[text]}".encode()).hexdigest()[:8]
@@ -242,7 +242,8 @@ class _Replace(ast.NodeTransformer):
 
 
 def mutated(module: str, name: str) -> ast.Module:
-    """The module's tree with one mutant in it; KeyError when the code has no such place."""
+    """Return the module's tree with one mutant in it.  Raises KeyError when the code has no such
+    place."""
     tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
     for mutant, before, after in _found(module, tree):
         if mutant.name == name:
@@ -253,9 +254,10 @@ def mutated(module: str, name: str) -> ast.Module:
 
 
 def sample(mutants: list[Mutant], count: int) -> list[Mutant]:
-    """The first `count` of an order that mixes all modules and operators and never changes.
+    """The first `count` mutants of a fixed order that mixes all modules and operators.
 
-    In turn one of each (module, operator) pair, within the pair by name, which is a digest.
+    It takes one of each (module, operator) pair in turn, within the pair by name, which is a
+    digest.
     """
     pairs: dict[tuple[str, str], list[Mutant]] = {}
     for mutant in sorted(mutants, key=lambda m: m.name):

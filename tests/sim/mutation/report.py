@@ -1,4 +1,4 @@
-"""docs/reference/mutants.md, made of the ledger of mutation runs."""
+"""Makes docs/reference/mutants.md from the ledger of mutation runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _row(record: dict[str, Any]) -> str:
 
 
 def write_table(ledger: dict[str, dict[str, Any]]) -> int:
-    """Write the file; results of mutants that the code has not any more are left out."""
+    """Write the page; results of mutants that the code no longer has are left out."""
     present = {mutant.name for mutant in generate_all()}
     records = [r for r in ledger.values() if r["module"] == HAND or r["name"] in present]
     records.sort(key=lambda r: (r["module"] != HAND, r["module"], r["function"], r["line"]))
@@ -56,11 +56,11 @@ def write_table(ledger: dict[str, dict[str, Any]]) -> int:
     half = seeds[len(seeds) // 2] if seeds else 0
     lines = [
         HEAD,
-        f"{len(records)} mutants run of {len(present)} that can be generated and those by hand;"
-        f" {noticed} of {real} that are not equivalent were noticed"
-        f" ({verdicts['killed']} killed, {verdicts['hangs']} hanging; {made} of them generated),"
-        f" {verdicts['survived']} survived so far, {verdicts['equivalent']} are equivalent."
-        f" Half of those noticed fell to seed {half} or an earlier one.",
+        f"Run so far: {len(records)} mutants, of {len(present)} generated ones and those by hand."
+        f" Of the {real} that are not equivalent, {noticed} were noticed"
+        f" ({verdicts['killed']} killed, {verdicts['hangs']} hanging; {made} of them generated)"
+        f" and {verdicts['survived']} survived; {verdicts['equivalent']} are equivalent."
+        f" Half of those noticed were noticed by seed {half} or an earlier one.",
         "",
         "| mutant | where | change | verdict | found by, what hides it, or why equivalent |",
         "|---|---|---|---|---|",

@@ -1,14 +1,14 @@
 """Mutation runs: would the simulator notice?  `python -m tests.sim.mutation.run --run` and
 `--table`.
 
-Each mutant runs in a process of its own: the changed module is put in the place of the real one
-before anything imports it, then seeds run in order, cut short, until one fails.  A seed that also
-fails with the real code kills nothing.  Results go line by line into a ledger, so a run can be
-stopped and taken up again at any time; `--table` makes docs/reference/mutants.md of it.
+Each mutant runs in its own process: the changed module replaces the real one before anything
+imports it, then seeds run in order, cut short, until one fails.  A seed that also fails with the
+real code does not count.  Results are appended line by line to a ledger, so a run can be stopped
+and resumed at any time; `--table` makes docs/reference/mutants.md from it.
 
 A mutant is *killed* (a seed fails), *hangs* (a seed does not end: noticed as well), *survives* (the
-seeds or the time are used up), or is *equivalent*: it changes nothing that was promised, with the
-reason in `tests/sim/mutation/equivalents.py`.
+seeds or the time are used up), or is *equivalent*: it changes nothing that is promised, for the
+reason given in `tests/sim/mutation/equivalents.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.sim.mutation.equivalents import EQUIVALENT
 from tests.sim.mutation.operators import MODULES, ROOT, Mutant, generate_all, mutated, sample
 
 LEDGER = ROOT / "tests" / "sim" / "mutation" / "mutants.jsonl"
-SEED_CPU_S = 40.0  # a seed that takes longer hangs; the slowest honest one takes a tenth
+SEED_CPU_S = 40.0  # a seed that takes longer hangs; the slowest correct one takes a tenth
 STEPS_MIN, STEPS_MAX = 4000, 5000  # short runs: twice as many seeds in the same time
 HAND = "by hand"
 PRIMARY_MODULES = (
@@ -43,7 +43,7 @@ PRIMARY_MODULES = (
 
 
 def stacks_for(module: str) -> tuple[str, ...]:
-    """What stands on the rings of successive seeds: whatever shows a bug of this module best."""
+    """The stacks of successive seeds: those that show a bug of this module best."""
     if module in PRIMARY_MODULES:
         return ("replica", "oracle", "broker")
     return ("ring", "replica", "ring")
@@ -53,7 +53,7 @@ def stacks_for(module: str) -> tuple[str, ...]:
 
 
 class _Finder:
-    """Gives out the mutated module instead of the real one."""
+    """Finds the mutated module instead of the real one."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -75,9 +75,9 @@ class _Finder:
 def _try_seeds(
     module: str, name: str, only: str, first: int, last: int, seconds: float
 ) -> dict[str, Any]:
-    """Run seeds against the mutant; who killed it, or how many it survived.
+    """Run seeds against the mutant; return the seed that killed it, or how many it survived.
 
-    Without a name the real code runs; with `only` on that stack alone.
+    Without a name the real code runs; with `only`, on that stack alone.
     """
     if module != HAND and name:
         sys.meta_path.insert(0, _Finder(module, name))
@@ -119,10 +119,10 @@ def _stack_of(module: str, name: str, seed: int) -> str:
 
 
 def _one_seed(run: Callable[[], Any]) -> dict[str, Any] | None:
-    """None when the seed passes, else what it found."""
+    """Run one seed: None when it passes, else its finding."""
     try:
         result = run()
-    except Exception as error:  # the simulator itself stumbled: noticed, too
+    except Exception as error:  # the simulator itself failed: noticed as well
         return {"verdict": "killed", "rule": f"error {type(error).__name__}"}
     if result.ok:
         return None
@@ -141,7 +141,7 @@ def _child(
 ) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.sim.mutation.run", "--one", module, name, only]
     command += ["--seed-min", str(first), "--seeds-max", str(last), "--budget", str(seconds)]
-    limit = 20 * (seconds + SEED_CPU_S)  # of wall clock, on a machine that does much else
+    limit = 20 * (seconds + SEED_CPU_S)  # of wall clock: the machine may have much else to do
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -155,7 +155,7 @@ def _child(
 
 
 class Baseline:
-    """Which killing seeds fail without any mutant, asked once for each."""
+    """Which killing seeds also fail without a mutant; each is run once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], bool] = {}
@@ -163,7 +163,7 @@ class Baseline:
     def passes(self, module: str, found: dict[str, Any]) -> bool:
         seed, kind = int(found["seed"]), str(found["stack"])
         if seed == 0:
-            seed, kind = 1, "ring"  # it did not even load, or died: does the real code?
+            seed, kind = 1, "ring"  # it did not load, or died: does the real code?
         key = (kind, seed)
         if key not in self._known:
             self._known[key] = _child(module, "", kind, seed, seed, 60.0)["verdict"] == "survived"
@@ -173,7 +173,7 @@ class Baseline:
 def run_mutant(
     mutant: Mutant, seeds_max: int, seconds: float, baseline: Baseline, first: int = 1
 ) -> dict[str, Any]:
-    """Seeds from `first` on until one kills that the real code passes, or none is left."""
+    """Run seeds from `first` on until one kills that the real code passes, or none is left."""
     began = time.monotonic()
     skipped: list[int] = []
     while True:
@@ -198,7 +198,7 @@ def by_hand() -> list[Mutant]:
 
 
 def read_ledger(path: Path = LEDGER) -> dict[str, dict[str, Any]]:
-    """The last result of each mutant; of one that survived twice, the longer run."""
+    """The last result of each mutant; if it survived twice, that of the longer run."""
     if not path.exists():
         return {}
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -212,7 +212,8 @@ def read_ledger(path: Path = LEDGER) -> dict[str, dict[str, Any]]:
 
 
 def _wanted(arguments: argparse.Namespace) -> Iterator[Mutant]:
-    """What is still to be run: without a result, or survivors of fewer seeds when asked for."""
+    """The mutants still to be run: without a result, or, when asked for, survivors of fewer
+    seeds."""
     known = read_ledger(arguments.ledger)
     generated = [m for m in generate_all() if arguments.module in (None, m.module)]
     chosen = [] if arguments.generated_only else by_hand()
@@ -242,7 +243,7 @@ def run(arguments: argparse.Namespace) -> int:
         if end is not None and time.monotonic() > end:
             return None
         before = known.get(mutant.name, {})
-        # A survivor goes on behind the seeds that it outlived.
+        # A survivor continues behind the seeds that it has survived.
         first = before["seed"] + 1 if before.get("verdict") == "survived" else 1
         found = run_mutant(mutant, arguments.seeds_max, arguments.budget, baseline, first)
         return {**found, "commit": commit()}
@@ -277,24 +278,33 @@ def list_mutants(arguments: argparse.Namespace) -> int:
 def parse(raw: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.mutation.run", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--list", action="store_true", help="show the mutants and what is known")
+    what.add_argument("--list", action="store_true", help="list the mutants and their results")
     what.add_argument("--generate", action="store_true", help="the same as --list")
-    what.add_argument("--run", action="store_true", help="run those that have no result yet")
+    what.add_argument("--run", action="store_true", help="run mutants that have no result yet")
     what.add_argument("--table", action="store_true", help="write docs/reference/mutants.md")
     what.add_argument(
-        "--one", nargs=3, metavar=("MODULE", "NAME", "STACK"), help="one, in this process"
+        "--one",
+        nargs=3,
+        metavar=("MODULE", "NAME", "STACK"),
+        help="run one mutant, in this process",
     )
-    parser.add_argument("--sample", type=int, default=10**6, help="at most this many generated")
-    parser.add_argument("--module", default=None, help="only mutants of this module")
-    parser.add_argument("--generated-only", action="store_true", help="leave out those by hand")
-    parser.add_argument("--survivors", action="store_true", help="run survivors again, with more")
-    parser.add_argument("--killed", action="store_true", help="run again what was killed")
-    parser.add_argument("--seed-min", type=int, default=1, help="first seed of --one")
-    parser.add_argument("--seeds-max", type=int, default=1000, help="seeds for each at most")
-    parser.add_argument("--budget", type=float, default=120.0, help="processor seconds for each")
-    parser.add_argument("--minutes", type=float, default=0.0, help="begin no more after this time")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--ledger", type=Path, default=LEDGER, help="where the results are")
+    parser.add_argument("--sample", type=int, default=10**6, help="generated mutants at most")
+    parser.add_argument("--module", default=None, help="run mutants of this module only")
+    parser.add_argument(
+        "--generated-only", action="store_true", help="leave out the mutants by hand"
+    )
+    parser.add_argument(
+        "--survivors", action="store_true", help="run survivors again, with further seeds"
+    )
+    parser.add_argument("--killed", action="store_true", help="run killed mutants again")
+    parser.add_argument("--seed-min", type=int, default=1, help="the first seed of --one")
+    parser.add_argument("--seeds-max", type=int, default=1000, help="seeds per mutant at most")
+    parser.add_argument("--budget", type=float, default=120.0, help="processor seconds per mutant")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="start no mutant after this time"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="parallel processes")
+    parser.add_argument("--ledger", type=Path, default=LEDGER, help="the file of results")
     return parser.parse_args(raw)
 
 
