@@ -1,11 +1,11 @@
-"""The rooms of the project and the arrows between them, read off the imports.
+"""The rooms of the project and the arrows between them, read from the imports.
 
     python -m tests.architecture            # fails when docs/reference/rooms.md is behind the code
-    python -m tests.architecture --write    # draws its picture and its table of rooms anew
-    python -m tests.architecture --sizes    # lines and files by room, and files of two subjects
+    python -m tests.architecture --write    # rewrites its picture and its table of rooms
+    python -m tests.architecture --sizes    # lines and files by room, and long files
 
 A room is a folder of product code.  A folder that has rooms in it is two rooms itself: the modules
-that its inner rooms stand on, and those that stand on them (`vsync.types` and `vsync` itself).  An
+on which its inner rooms are built, and those built on them (`vsync.types` and `vsync` itself).  An
 import for type checking only is an arrow like any other.
 """
 
@@ -35,7 +35,7 @@ _PATH = re.compile(r"^## The life of (.*)$|^\| `([\w/]+\.py)` \| (`.*?) \|", re.
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the product; an `__init__` that only says what its room is left out."""
+    """Every module of the product except an `__init__` that only describes its room."""
     found = {}
     for package in PRODUCT:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -49,7 +49,7 @@ def modules() -> dict[str, Path]:
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Each statement of a tree, at any depth: a tenth of the nodes that `ast.walk` visits."""
+    """Every statement of a tree, at any depth: a tenth of the nodes that `ast.walk` visits."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -59,10 +59,11 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_of(source: str, known: Collection[str]) -> set[str]:
-    """The modules among those known that a source imports.
+    """The known modules that a source imports.
 
-    The package of an imported module does not count: its `__init__` runs first, but nothing of it
-    is used by name.
+    The package of an imported module does not count: its `__init__` runs first, but no name of it
+    is
+    used.
     """
     found: set[str] = set()
     for node in statements(ast.parse(source)):
@@ -87,12 +88,12 @@ def imported(module: str) -> frozenset[str]:
 
 @cache
 def importers(module: str) -> frozenset[str]:
-    """The modules of the product that import a module."""
+    """The modules of the product that import this module."""
     return frozenset(other for other in modules() if module in imported(other))
 
 
 def folder(module: str) -> str:
-    """The dotted name of the folder that a module lies in."""
+    """The dotted name of a module's folder."""
     return ".".join(modules()[module].parent.relative_to(ROOT).parts)
 
 
@@ -122,7 +123,7 @@ def arrows() -> Arrows:
 
 
 def reachable(graph: Arrows, start: str) -> set[str]:
-    """All rooms that a room needs, by any number of arrows."""
+    """All rooms that a room needs, directly or indirectly."""
     seen: set[str] = set()
     todo = [start]
     while todo:
@@ -138,7 +139,7 @@ def package(one: str) -> str:
 
 
 def cycles(graph: Arrows) -> list[list[str]]:
-    """Sets of rooms or modules that need each other; none where arrows go one way."""
+    """Sets of rooms or modules that need each other; empty where arrows go one way."""
     needs = {one: reachable(graph, one) for one in graph}
     found = {tuple(sorted({o for o in needs[one] if one in needs[o]})) for one in graph}
     return [list(one) for one in sorted(found) if one]
@@ -155,7 +156,7 @@ def culprits(rooms: list[str]) -> list[str]:
 
 
 def reduced(graph: Arrows) -> Arrows:
-    """Only the arrows that do not follow from others."""
+    """The arrows without those that follow from others."""
     return {
         one: {
             other
@@ -167,7 +168,7 @@ def reduced(graph: Arrows) -> Arrows:
 
 
 def ordered(graph: Arrows) -> list[str]:
-    """The rooms, each behind all that it imports; package by package."""
+    """The rooms package by package, each behind all that it imports."""
     needs = {one: len(reachable(graph, one)) for one in graph}
     return sorted(graph, key=lambda one: (PRODUCT.index(package(one)), needs[one], one))
 
@@ -178,7 +179,7 @@ def contents(one: str) -> list[str]:
 
 
 def picture(_old: str) -> str:
-    """All rooms; an arrow that follows from others is left out."""
+    """The diagram of all rooms, without arrows that follow from others."""
     graph = reduced(arrows())
     ids = {one: re.sub(r"\W+", "_", one).strip("_") for one in graph}
     down = list(reversed(ordered(arrows())))
@@ -192,14 +193,14 @@ def picture(_old: str) -> str:
 
 
 def packed(statements: list[str]) -> list[str]:
-    """Many short statements in few lines."""
+    """Join many short statements into few lines."""
     text = "; ".join(statement.replace(" ", "\0") for statement in statements)
     lines = textwrap.wrap(text, 96, break_long_words=False, break_on_hyphens=False)
     return [f"    {line}".replace("\0", " ") for line in lines]
 
 
 def label(one: str) -> str:
-    """A room within its package; of a folder that has rooms in it, its own files."""
+    """A room's name within its package; for a folder with inner rooms, its own files."""
     path, _, part = one.partition(" ")
     inner = path.partition(".")[2] or path
     if part:
@@ -229,14 +230,14 @@ def rooms(_old: str) -> str:
 
 
 class Step(NamedTuple):
-    """A function that a table of the page names: its file, and its name there."""
+    """A function named in a table of the page: its file, and its name there."""
 
     path: str
     function: str
 
 
 def paths() -> dict[str, list[Step]]:
-    """The tables of the page that follow something through the code, by what they follow."""
+    """The tables of the page that follow an event through the code, by event."""
     found: dict[str, list[Step]] = {}
     steps: list[Step] = []
     for heading, path, functions in _PATH.findall(PAGE.read_text(encoding="utf-8")):
@@ -266,12 +267,12 @@ def functions(path: Path) -> set[str]:
 
 
 def lines(path: Path) -> int:
-    """How long a file is."""
+    """The number of lines of a file."""
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
 def sizes() -> str:
-    """Files and lines of each package and folder, and long files, which may hold two subjects."""
+    """Files and lines of each package and folder, and long files, which may have two subjects."""
     found: dict[str, list[int]] = defaultdict(list)
     long = []
     for path in sorted(p for one in (*PRODUCT, "tests") for p in (ROOT / one).rglob("*.py")):
@@ -279,7 +280,7 @@ def sizes() -> str:
         for one in {place.parts[0], f"  {place.parent.as_posix()}"}:
             found[one].append(count)
         if count > LONG_FILE:
-            long.append(f"{place}: {count} lines; which two subjects live here?")
+            long.append(f"{place}: {count} lines; which two subjects are in here?")
     rows = sorted((one.strip(), one[0] == " ", one, counts) for one, counts in found.items())
     table = [f"{sum(counts):7} lines {len(counts):4} files  {one}" for _, _, one, counts in rows]
     return "\n".join([*table, *long])

@@ -1,4 +1,4 @@
-"""Pictures of the consistency check's page in docs/pictures, taken by a headless Chromium.
+"""Takes the pictures of the consistency check's page in docs/pictures with a headless Chromium.
 
 python -m tests.check_page --write
 python -m tests.check_page PAGE.html PICTURE.png [--dark] [--width PIXELS]
@@ -30,17 +30,18 @@ from tools.verify.report.timeline import (
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 HEIGHT = 900  # of the window
-SHOWN, SCALE = 1180, 0.8  # of the page: its beginning is enough in the manual
+SHOWN, SCALE = 1180, 0.8  # of the page: the manual shows its beginning
 BEGIN_US = 1_767_225_600_000_000
 HOUR_US = 3_600_000_000
-RATE = 400  # positions a second, about
+RATE = 400  # approximate positions a second
 
 
 def example(members: int, hours: int, *, broken: bool = False, epochs: int = 5) -> Report:
-    """Return the report of a cluster of which the second member was killed, and came back late.
+    """Return the report of a cluster whose second member was killed and came back late.
 
-    The last member lags for a while.  `epochs` is how often the primary changed, mostly within a
-    short time: the others of a network that flaps.
+    The last member lags for a while.  `epochs` is the number of changes of the primary, mostly
+    within a
+    short time, as on a flapping network.
     """
     chance = random.Random(members * hours)
     end = BEGIN_US + hours * HOUR_US
@@ -89,7 +90,7 @@ def example(members: int, hours: int, *, broken: bool = False, epochs: int = 5) 
 def _add_member(
     timeline: Timeline, name: str, begins: list[int], absent: list[tuple[int, int]], *, late: bool
 ) -> None:
-    """Add what one member's logs show; of each incarnation one part of the time."""
+    """Add what one member's logs show; each incarnation covers a part of the time."""
     parts, since = [], timeline.begin_us
     for gone, back in absent:
         parts.append((since, gone))

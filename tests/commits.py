@@ -1,7 +1,7 @@
-"""The commit that runs, and what is drawn by its day: other cases each day, which can be named.
+"""The commit under test, and draws that depend on its day, so that each day runs other cases.
 
-Drawn by the commit itself, what passed would be no evidence for the next commit, were that only a
-word in a document.
+Were cases drawn by the commit itself, a passed case would be no evidence for the next commit, even
+if that only changed a word in a document.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def _git(*arguments: str) -> str:
 
 @cache
 def commit() -> str:
-    """The commit that runs, or an empty string outside of a repository."""
+    """The commit under test, or an empty string outside a repository."""
     return _git("rev-parse", "--short=12", "HEAD")
 
 
 @cache
 def day() -> str:
-    """The day on which the commit that runs was made, as 20261128; outside of a repository today.
+    """The day of the commit under test, as 20261128; outside a repository today.
 
-    Its author's day, by the author's clock: to rebase a commit changes nothing.
+    It is the author's day, by the author's clock, so a rebase does not change it.
     """
     return (
         _git("log", "-1", "--format=%ad", "--date=format:%Y%m%d") or f"{datetime.now(UTC):%Y%m%d}"
@@ -45,7 +45,7 @@ def day() -> str:
 
 
 def drawn(names: Iterable[str], count: int, by: str) -> set[str]:
-    """Return so many of these names, which follow from `by`; each is as likely as any other."""
+    """Return this many of the names, drawn by `by`; each is equally likely."""
 
     def number(name: str) -> bytes:
         return hashlib.sha256(f"{by} {name}".encode()).digest()
@@ -54,7 +54,7 @@ def drawn(names: Iterable[str], count: int, by: str) -> set[str]:
 
 
 def waiting(counts: Mapping[str, int], by: str) -> set[str]:
-    """Return the cases, each with how many of its test may run, that are not drawn."""
+    """Return the cases that are not drawn; each comes with how many of its test may run."""
     tests: defaultdict[str, list[str]] = defaultdict(list)
     for case in counts:
         tests[case.partition("[")[0]].append(case)

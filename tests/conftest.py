@@ -1,4 +1,4 @@
-"""How all tests run: properties have no time limits of their own, long ones may take turns."""
+"""Settings of all tests: properties have no deadline of their own, long tests may take turns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.commits import day, waiting
 from tools.demo import local_cluster
 from vsync.quorum.voter_set import parse
 
-# An example takes as long as the machine lets it, and pytest-timeout ends what hangs.  The rest
-# stays as it is: where CI is set, hypothesis draws the same examples each time.
+# An example takes as long as the machine needs, and pytest-timeout ends one that hangs.  The other
+# settings stay: where CI is set, hypothesis draws the same examples each time.
 settings.register_profile(
     "tests", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -21,24 +21,25 @@ settings.load_profile("tests")
 
 @pytest.fixture(autouse=True)
 def _votes_are_judged_anew() -> None:
-    """Voter sets are kept, with whom they judged: a test with a mistake in that leaves none."""
+    """Forget cached voter sets, so that a test which patches their rules leaves none behind."""
     parse.cache_clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Slow tests of some rooms always do that; everyday ones have no time for it."""
+    """Add options: slow tests of some rooms always judge logs; everyday ones have no time for
+    it."""
     parser.addoption(
         "--judge-logs", action="store_true", help="check the member logs that every test leaves"
     )
     parser.addoption(
-        "--every-case", action="store_true", help="of no test only the cases of this day"
+        "--every-case", action="store_true", help="run all cases of tests that take turns"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave of a test with the mark `turns` so many cases, others for the commits of each day.
+    """Keep of a test with the mark `turns` as many cases as it says; each day's commits get others.
 
-    Who names a test, or looks for names, gets all of it.
+    A run that names a test, or selects by name, gets all its cases.
     """
     named = any("::" in one for one in config.args) or config.option.keyword
     if named or config.option.every_case:
@@ -51,11 +52,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Give each of two processes ports of its own: a free one is bound only after it was chosen."""
+    """Give each of two processes its own ports: a free port is bound only after it was chosen."""
     if half := os.environ.get("TEST_HALF"):
         local_cluster.PORTS = local_cluster.PORTS[int(half) :: 2]
 
 
 def pytest_keyboard_interrupt() -> None:
-    """Say which test is interrupted: whoever ended a run that hangs wants to know."""
+    """Name the interrupted test, for whoever ended a hanging run."""
     print(f"\ninterrupted: {os.environ.get('PYTEST_CURRENT_TEST', 'between two tests')}")

@@ -1,10 +1,10 @@
 """Runs the everyday tests, or the slow ones, in two processes at once.
 
-`python -m tests.halves slow` takes options of pytest behind the name.  The half of the rings has
-what is told by the time of a ring, as views that change when a token is late; it mostly waits.  The
-other half has what computes, and what fills it up to the same length; as it is one process, a core
-is left for the rings.  The order of the tests within each half is that of one pytest.  What the
-half of the rings prints comes behind the other's.
+`python -m tests.halves slow` takes options of pytest after the name.  The half of the rings has the
+tests that depend on a ring's timing, such as views that change when a token is late; it mostly
+waits.  The other half has the tests that compute, and others until both take equally long; it is
+one process, so a core is left for the rings.  Each half runs its tests in pytest's order.  The
+output of the half of the rings is printed after the other's.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TESTS = ROOT / "tests"
 
 
 class Kind(NamedTuple):
-    """Some of the tests: a marker expression, and what of them is in the half of the rings."""
+    """A kind of tests: its marker expression, and which folders are in the half of the rings."""
 
     marked: str
     rings: tuple[str, ...]
     but: tuple[str, ...] = ()
-    """What of that is in the other half nevertheless."""
+    """Folders of these that are in the other half nevertheless."""
 
 
 KINDS = {
@@ -46,11 +46,11 @@ KINDS = {
 }  # fmt: skip
 NO_TEST_WAS_SELECTED = 5
 LEAVE_SECONDS = 20
-"""So long may interrupted halves take to stop the brokers that they started."""
+"""The time that interrupted halves get to stop the brokers that they started."""
 
 
 class Half:
-    """One pytest; its ports are its own (`tests/conftest.py`)."""
+    """One pytest process with its own ports (`tests/conftest.py`)."""
 
     def __init__(self, number: int, arguments: list[str], said: IO[bytes] | None) -> None:
         self.name = ("rings", "others")[number]
@@ -59,18 +59,18 @@ class Half:
             [sys.executable, "-m", "pytest", *arguments],
             cwd=ROOT, env={**os.environ, "TEST_HALF": str(number)},
             stdout=said, stderr=said and subprocess.STDOUT,
-            process_group=0,  # a signal to this process and all below it would end them at once
+            process_group=0,  # a signal to this process group would end both at once
         )  # fmt: skip
 
     def interrupt(self) -> None:
-        """Ask it to end as Ctrl-C does, so that it stops its brokers and says where it was."""
+        """Interrupt it as Ctrl-C does, so that it stops its brokers and names the running test."""
         seconds = time.monotonic() - self._began
         print(f"== half {self.name}: interrupted after {seconds:.0f} s", flush=True)
         self.process.send_signal(signal.SIGINT)
 
 
 def stop(halves: list[Half]) -> None:
-    """End those that still run."""
+    """End the halves that still run."""
     deadline = time.monotonic() + LEAVE_SECONDS
     running = [half for half in halves if half.process.poll() is None]
     for half in running:
@@ -84,7 +84,7 @@ def stop(halves: list[Half]) -> None:
 
 
 def places(folder: Path, without: set[Path]) -> Iterator[Path]:
-    """Yield a folder; or where it is not to be had whole, what is to be had of it."""
+    """Yield a folder, or if parts of it are excluded, the parts that are not."""
     if folder in without:
         return
     if not any(folder in one.parents for one in without):
@@ -98,7 +98,7 @@ def places(folder: Path, without: set[Path]) -> Iterator[Path]:
 
 
 def split(kind: Kind) -> tuple[list[Path], list[Path]]:
-    """Return what each half has."""
+    """Return the places of each half."""
     but = {TESTS / one for one in kind.but}
     rings = [place for one in kind.rings for place in places(TESTS / one, but)]
     return rings, list(places(TESTS, {*rings}))

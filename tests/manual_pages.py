@@ -11,19 +11,20 @@ FOLDER = ROOT / "docs" / "operations"
 
 
 def pages() -> list[Path]:
-    """The index, then the pages of subjects."""
+    """The index, then the pages by subject."""
     return [INDEX, *sorted(FOLDER.glob("*.md"))]
 
 
 def text() -> str:
-    """All of the manual."""
+    """The text of the whole manual."""
     return "\n".join(page.read_text(encoding="utf-8") for page in pages())
 
 
 def chapter(heading: str, page: Path | None = None) -> str:
-    """What stands under a heading, up to the next of the same level or a higher one.
+    """The text under a heading, up to the next heading of the same or a higher level.
 
-    Of the whole manual unless a page is named; only one page may have a chapter of this name.
+    It is looked up in the whole manual unless a page is named; only one page may have such a
+    chapter.
     """
     read = text() if page is None else page.read_text(encoding="utf-8")
     found = re.findall(
@@ -34,6 +35,6 @@ def chapter(heading: str, page: Path | None = None) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names under which a page's headings can be linked."""
+    """The link anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""The table of docs/reference/metrics.md, made of what a member reports.
+"""Makes the table of docs/reference/metrics.md from what a member reports.
 
 python -m tests.metrics_page --write
 """
@@ -20,11 +20,11 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "metrics.md"
 
 
 def busy_member() -> Observed:
-    """A member with one of everything that has series of its own."""
+    """A member with one of everything that has its own series."""
     seen = Observed()
     client = seen.rig.client()
     seen.sweep()
-    for queue in ("one", "two", "three"):  # one of them is this member's to report
+    for queue in ("one", "two", "three"):  # this member reports one of them
         client.queue(queue)
         client.publish(queue, no=1)
         client.consume(queue, queue)
@@ -38,7 +38,8 @@ def busy_member() -> Observed:
 
 
 def families(text: str) -> dict[str, tuple[str, str, str]]:
-    """The names in a scrape, each with its kind, the names of its labels, and its meaning."""
+    """The metric names of a scrape, each with its kind, the names of its labels, and its
+    meaning."""
     found: dict[str, tuple[str, str, str]] = {}
     lines = iter(text.splitlines())
     for line in lines:
@@ -63,7 +64,7 @@ def _objects(_old: str) -> str:
 
 
 def _followed(_old: str) -> str:
-    """What the check reports of logs that are behind."""
+    """The check's metrics while it is behind the logs."""
     receiver = Receiver("--alert-url", lambda _: None)
     receiver.close(0.0)
     metrics = FollowMetrics([receiver])

@@ -1,10 +1,9 @@
-"""The tables of docs/reference/ that are drawn from code: of the ring, and of the management API.
+"""Makes the tables of docs/reference/ on the ring and the management API from the code.
 
     python -m tests.protocol_tables            # fails when a page is behind the code
-    python -m tests.protocol_tables --write    # brings the pages up to date
+    python -m tests.protocol_tables --write    # updates the pages
 
-Of the settings the name and the default come from the code, the meaning from the text: it is for
-people to write.
+Names and defaults of settings come from the code; their meaning is written by hand in the page.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 
 def diagram(_old: str) -> str:
-    """One arrow for each pair of phases, with all reasons for it."""
+    """One arrow for each pair of phases, with all reasons for the move."""
     arrows: dict[tuple[Phase, Phase], list[str]] = {}
     for (phase, reason), after in MOVES.items():
         arrows.setdefault((phase, after), []).append(reason.value)
@@ -39,7 +38,7 @@ def moves(_old: str) -> str:
 
 
 def settings(old: str) -> str:
-    """Every setting with its default; one that the text does not explain is an error."""
+    """Every setting with its default; a setting that the page does not explain is an error."""
     meanings = {
         cells[1].strip(): cells[3].strip()
         for line in old.splitlines()
@@ -55,7 +54,7 @@ def settings(old: str) -> str:
 
 
 def relations(_old: str) -> str:
-    """What is asserted between the settings when the record is built."""
+    """The relations between settings that are asserted when the record is built."""
     rows = [f"| {r.name} | {r.required} |" for r in RingConfig().relations()]
     return "\n".join(["| relation | asserted |", "| --- | --- |", *rows, ""])
 

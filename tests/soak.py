@@ -1,18 +1,18 @@
-"""Three brokers under mixed work that die in turn: what was lost, and what grows without bound.
+"""Soak test: three brokers under mixed load are killed in turn; is anything lost or leaked?
 
     python -m tests.soak --minutes 60 [--seed N]
 
-Real brokers serve publishers and a consumer, which write down what they do, and a client that does
-a bit of everything.  At random moments one member after the other is killed, stopped for a while or
-ended in order, and started again; one, the *elder*, is only stopped until the last fifth of the
-run, so that its process grows old.  Whenever all serve together each is measured: memory, files,
-threads, store, and log by position.  In the end all that was confirmed must have been received, the
-logs of members and clients must be consistent (qpid-cluster-verify), and the last quarter of the
-samples must not lie above the second one by more than `SLACK`; in the first one they warm up.
-Far more befalls brokers in `tests.system.support.soak`, which measures nothing.
+Real brokers serve publishers and a consumer, which record histories, and a client that mixes other
+operations.  At random moments one member after the other is killed, stopped for a while or ended
+cleanly, and started again; one, the *elder*, is only stopped until the last fifth of the run, so
+that its process grows old.  Whenever all serve together, each is measured: memory, files, threads,
+store, and bytes of log per position.  In the end every confirmed message must have been received,
+the logs of members and clients must be consistent (qpid-cluster-verify), and the last quarter of
+the samples must not exceed the second by more than `SLACK`; the first quarter is warm-up.
+`tests.system.support.soak` injects far more kinds of faults, but measures nothing.
 
-Exit status: 0 all held; 1 something did not (the logs are kept, and the line says where); 2 the
-logs could not be judged.
+Exit status: 0 all held; 1 something did not (the logs are kept, and the last line says where); 2
+the logs could not be judged.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ QUIET_S, STOPPED_S, DOWN_S = (1.0, 8.0), (0.2, 5.0), (0.0, 4.0)
 BOUNDED = {"x-max-length": 50}
 DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 STREAM = {"x-queue-type": "stream", "x-max-length-bytes": 4_000_000}
-SPARED_SHARE = 0.8  # of the run: so long the elder lives
-SAMPLES_MIN = 12  # with fewer no quarter says anything
+SPARED_SHARE = 0.8  # of the run: how long the elder is only stopped
+SAMPLES_MIN = 12  # with fewer, a quarter is too few to judge
 SLACK: Mapping[str, tuple[float, float]] = {
     "memory": (1.25, 24 << 20),
     "files": (1.0, 8),
     "threads": (1.0, 3),
-    "store": (1.25, 64 << 20),  # a checkpoint comes after so much of log
-    "log": (1.25, 16),  # bytes by position
-}  # by what the last quarter may lie above the second one: a factor, and a number on top
+    "store": (1.25, 64 << 20),  # a checkpoint is due after this much log
+    "log": (1.25, 16),  # bytes per position
+}  # how far the last quarter may exceed the second: a factor, and an addend
 Sample = dict[str, float]
 
 
 def bytes_below(place: Path, without: str = "") -> int:
-    """What the files below a directory take, which come and go meanwhile."""
+    """The disk space of the files below a directory, which may come and go meanwhile."""
     total = 0
     for folder, names, files in os.walk(place):
         names[:] = [name for name in names if name != without]
@@ -72,7 +72,7 @@ def bytes_below(place: Path, without: str = "") -> int:
 
 
 def sample_of(member: BrokerProcess) -> Sample:
-    """Measure a member that serves."""
+    """Measure a serving member."""
     proc = Path(f"/proc/{member.pid}")
     resident = int((proc / "statm").read_text("ascii").split()[1])
     position = next(one.position for one in member.status().members if one.local)
@@ -86,7 +86,7 @@ def sample_of(member: BrokerProcess) -> Sample:
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What grows without bound by these samples of one member, in sentences."""
+    """Sentences on what grows without bound in these samples of one member."""
     quarter, found = len(samples) // 4, []
     for what, (factor, more) in SLACK.items() if len(samples) >= SAMPLES_MIN else ():
         early = max(one[what] for one in samples[quarter : 2 * quarter])
@@ -97,7 +97,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
 
 
 class Mixed(threading.Thread):
-    """A client that does a bit of everything at whichever broker answers; the work is bounded."""
+    """A client that mixes operations at whichever broker answers; its queues are bounded."""
 
     def __init__(self, brokers: Sequence[Address], seed: int) -> None:
         super().__init__(name="mixed work", daemon=True)
@@ -109,10 +109,10 @@ class Mixed(threading.Thread):
         self.done: Counter[str] = Counter()
 
     def end(self) -> list[str]:
-        """Stop; what was wrong, in sentences."""
+        """Stop the client; return what was wrong, in sentences."""
         self._ending.set()
         self.join(TOGETHER_S)
-        return ["the client of mixed work waits for ever"] if self.is_alive() else []
+        return ["the client of mixed work does not end"] if self.is_alive() else []
 
     def run(self) -> None:
         while not self._ending.wait(0.05):
@@ -162,14 +162,15 @@ class Mixed(threading.Thread):
 
 
 class Turns:
-    """What befalls one member after the other."""
+    """Faults for one member after the other."""
 
     def __init__(self, cluster: LocalCluster, seed: int) -> None:
         self._cluster, self._chance = cluster, random.Random(seed)
         self.befell: Counter[str] = Counter()
 
     def round(self, number: int, *, spared: bool) -> None:
-        """One evil for the member whose turn it is, and the way back.  Raises ClusterTrouble."""
+        """Inject one fault into the member whose turn it is, and undo it.  Raises
+        ClusterTrouble."""
         chance, member = self._chance, self._cluster[number % MEMBERS]
         time.sleep(chance.uniform(*QUIET_S))
         for one in (one for one in self._cluster.members if not one.alive):
@@ -191,7 +192,7 @@ class Turns:
 
 
 def soak(root: Path, seed: int, seconds: float) -> list[str]:
-    """Run rounds for so long; what did not hold, in sentences.  The logs are under `root`."""
+    """Run rounds for this time; return what did not hold, in sentences.  Logs are below `root`."""
     trouble: list[str] = []
     with LocalCluster(root, MEMBERS, "soak", extra={"backups-keep-days": "0"}) as cluster:
         brokers = [one.address for one in cluster.members]
@@ -208,7 +209,7 @@ def soak(root: Path, seed: int, seconds: float) -> list[str]:
                 turns.round(number, spared=(spared := passed < SPARED_SHARE * seconds))
                 number += 1
                 for member in cluster.members if spared else ():
-                    with contextlib.suppress(ManagementError):  # the next view change
+                    with contextlib.suppress(ManagementError):  # a view change was in progress
                         samples[member.label].append(sample_of(member))
                 last = {what: int(n) for one in samples[elder][-1:] for what, n in one.items()}
                 print(f"round {number}, {len(load.confirmed)} confirmed, the elder: {last}")
@@ -229,7 +230,7 @@ def main() -> int:
     shape = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=1, help="draws what happens, and when")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and their times")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="soak-"))
     with ended_by(signal.SIGTERM):

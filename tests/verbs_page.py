@@ -1,4 +1,4 @@
-"""The tables of docs/reference/verbs.md: verbs and columns of RabbitMQ, and how qpidctl answers.
+"""Makes the tables of docs/reference/verbs.md: RabbitMQ's verbs and columns, and qpidctl's answers.
 
 python -m tests.verbs_page --write
 """
@@ -102,7 +102,7 @@ COLUMNS = {
     "list_vhost_limits": "vhost limits",
     "list_user_limits": "user limits",
 }
-"""The columns that its lists have."""
+"""The columns of its lists."""
 
 
 def _verbs(_old: str) -> str:
@@ -115,7 +115,7 @@ def _verbs(_old: str) -> str:
 
 
 def _answer(verb: str) -> str:
-    """What the verb does here; KeyError for one that would be unknown."""
+    """What qpidctl does for the verb.  Raises KeyError for an unknown verb."""
     if verb in REFUSED:
         return f"*refused:* {REFUSED[verb]}"
     command = qpidctl.commands[verb]
