@@ -1,4 +1,4 @@
-"""Fixtures that the system tests share, and the evidence that a failing one leaves behind."""
+"""Shared fixtures of the system tests, and the evidence that a failed one leaves behind."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ HERE = Path(__file__).parent
 EVIDENCE = pytest.StashKey[Evidence]()
 LEFT = pytest.StashKey[LeftLogs]()
 JUDGED = ("clients", "qpid_scenarios")
-"""The rooms whose slow tests leave logs that are checked: these kill, stop and restart members, and
-let none break a promise but where the marker says so.  Which others were looked through, by
-`--judge-logs`, is in docs/reference/false-alarms.md; they have no time for it each time.
+"""The rooms whose slow tests always judge the members' logs: these kill, stop and restart members,
+and break no promise except where a marker says so.  docs/reference/false-alarms.md names the others
+that were checked with `--judge-logs`; they have no time for it in every run.
 """
 TOLD = 5
-"""So many findings of the logs of a module are told."""
+"""The most findings of a module's logs that are reported."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch what is started, also by fixtures of modules and of the session."""
+    """Watch the clusters that are started, also by fixtures of modules and of the session."""
     config.stash[EVIDENCE] = evidence = Evidence()
     patch = pytest.MonkeyPatch()
     evidence.watch(patch)
@@ -36,11 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let client libraries forget sockets.
+    """Ignore the sockets that client libraries leave open.
 
     pika and others leave one open when a broker dies or refuses at the wrong moment; the warning
-    comes when it is collected, and failed whichever test ran then.  The product's own sockets are
-    in other processes here.
+    comes
+    when it is collected, and would fail whichever test runs then.  The product's own sockets are in
+    other processes here.
     """
     forgotten = pytest.mark.filterwarnings("ignore:unclosed <(ssl|socket)[.]:ResourceWarning")
     for item in items:
@@ -50,14 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package", autouse=True)
 def _collected() -> Iterator[None]:
-    """What is forgotten here is collected here."""
+    """Collect garbage, so that what a test leaves behind is collected in its own teardown."""
     yield
     gc.collect()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test begins; so do its fixtures, behind this."""
+    """Mark the begin of a test, behind its fixtures."""
     item.config.stash[EVIDENCE].test_begins()
     slow = item.path.parent.name in JUDGED and item.get_closest_marker("slow") is not None
     wanted = slow or item.config.getoption("--judge-logs", default=False)
@@ -68,7 +69,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """Judge the logs that the tests of a module left: those of promises kept have no finding."""
+    """Judge the logs that a module's tests left: where all promises were kept, nothing is found."""
     yield
     if nextitem is None or nextitem.path != item.path:
         wrong = item.config.stash[LEFT].judge()
@@ -79,7 +80,7 @@ def pytest_runtest_teardown(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of all logs to the report of what failed."""
+    """Add the ends of all logs to the report of a failed test."""
     report = yield
     if report.failed:
         report.sections += item.config.stash[EVIDENCE].sections()
@@ -88,6 +89,6 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three members with stores, one cluster for all tests of a module that do not break it."""
+    """Three members with stores: one cluster for all tests of a module that do not break it."""
     with running_cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started

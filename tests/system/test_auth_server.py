@@ -1,4 +1,4 @@
-"""A cluster whose users and rights come from a server over HTTP, that of the examples."""
+"""A cluster whose users and permissions come from the example HTTP server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def server(port: int) -> Iterator[None]:
 
 
 class Users:
-    """Clients of a cluster, by name."""
+    """The clients of a cluster, by user name."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -69,8 +69,9 @@ class Users:
 
 
 def patiently(work: Callable[[], object]) -> None:
-    """Do it until it succeeds: on a machine that stalls an answer may take more than the five
-    seconds after which it is a refusal."""
+    """Repeat until it succeeds: on a stalling machine an answer may take longer than the five
+    seconds
+    after which it counts as a refusal."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -83,7 +84,7 @@ def patiently(work: Callable[[], object]) -> None:
 
 
 def publishes(users: Users) -> None:
-    """bob uses what is his, at two members, and nothing else."""
+    """bob uses his own resources at two members, and no others."""
     with closing(users.connect("bob", 0)) as here, closing(users.connect("bob", 1)) as there:
         channel = here.channel()
         channel.confirm_delivery()
@@ -102,7 +103,7 @@ def publishes(users: Users) -> None:
 
 
 def operates(cluster: LocalCluster) -> None:
-    """ada is an administrator, bob is none."""
+    """ada is an administrator, bob is not."""
     address = cluster[0].management
     assert address is not None
     assert Target(cluster[0].address, "ada", "lovelace").ask(op="status")["ok"]
@@ -129,9 +130,9 @@ def test_users_and_rights_of_a_server(tmp_path: Path) -> None:
             patiently(lambda: publishes(users))
             patiently(lambda: operates(cluster))
             assert not users.is_let_in("bob", "wrong")
-            assert users.is_let_in("guest"), "whom the cluster knows, and the server does not"
+            assert users.is_let_in("guest"), "a user of the cluster whom the server does not know"
             wait_until(lambda: users.is_let_in("bob"), WAIT_S, "bob to be let in")
-        wait_until(lambda: not users.is_let_in("bob"), WAIT_S, "nobody to be let in")
+        wait_until(lambda: not users.is_let_in("bob"), WAIT_S, "bob to be refused")
         assert users.is_let_in("guest")
         with server(port):
             wait_until(lambda: users.is_let_in("bob"), WAIT_S, "bob to be let in again")

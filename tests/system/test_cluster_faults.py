@@ -1,4 +1,4 @@
-"""What a cluster of real brokers does when members die, stop, sleep, or start wrongly."""
+"""A cluster of real brokers whose members die, stop, sleep, or are started wrongly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ opened: list[pika.BlockingConnection] = []
 
 @pytest.fixture(autouse=True)
 def closed_connections() -> Iterator[None]:
-    """Close what a test opened, also towards brokers that it killed."""
+    """Close the connections that a test opened, also those to brokers that it killed."""
     yield
     for connection in opened:
         with contextlib.suppress(pika.exceptions.AMQPError):
@@ -46,7 +46,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def connect(member: BrokerProcess) -> pika.BlockingConnection:
-    """Try once."""
+    """Try once to connect."""
     parameters = pika.ConnectionParameters(member.address.host, member.address.port)
     return pika.BlockingConnection(parameters)
 
@@ -67,7 +67,7 @@ def publish(channel: BlockingChannel, first: int, last: int) -> None:
 
 
 def contents(member: BrokerProcess) -> list[tuple[int, bool]]:
-    """Take everything out of the queue: (number, redelivered) in order."""
+    """Empty the queue: (number, redelivered) in order."""
     channel = channel_of(member)
     found: list[tuple[int, bool]] = []
     while True:
@@ -87,7 +87,7 @@ def status_word(member: BrokerProcess) -> str:
         return "silent"
 
 
-def test_all_members_killed_and_restarted_lose_nothing_confirmed(cluster: LocalCluster) -> None:
+def test_all_members_killed_at_once_lose_nothing_confirmed(cluster: LocalCluster) -> None:
     """G8, G9: kill -9 of all three at once; every confirmed message is back, in order, flagged."""
     publish(channel_of(cluster[0]), 1, 200)
     for member in cluster.members:
@@ -110,10 +110,10 @@ def test_a_clean_stop_of_all_brings_everything_back(cluster: LocalCluster) -> No
     assert [number for number, _ in contents(cluster[0])] == list(range(1, 51))
 
 
-def test_two_of_three_go_on_and_the_third_comes_back_with_the_state(
+def test_two_of_three_continue_and_the_third_catches_up(
     cluster: LocalCluster,
 ) -> None:
-    """G7, G8: the killed member fetches what it missed, and goes on in its own store."""
+    """G7, G8: the killed member fetches what it missed and continues with its own store."""
     publish(channel_of(cluster[0]), 1, 20)
     cluster[2].kill()
     cluster.wait_active([cluster[0], cluster[1]])
@@ -126,7 +126,7 @@ def test_two_of_three_go_on_and_the_third_comes_back_with_the_state(
 
 
 @pytest.mark.slow
-def test_a_wiped_member_is_filled_again(cluster: LocalCluster) -> None:
+def test_a_wiped_member_is_refilled(cluster: LocalCluster) -> None:
     """An empty store has no vote until the primary has filled it."""
     publish(channel_of(cluster[0]), 1, 20)
     cluster[1].kill()
@@ -138,7 +138,7 @@ def test_a_wiped_member_is_filled_again(cluster: LocalCluster) -> None:
     assert [number for number, _ in contents(cluster[1])] == list(range(1, 21))
 
 
-def test_one_of_three_serves_nobody_and_comes_back_by_itself(cluster: LocalCluster) -> None:
+def test_a_minority_serves_nobody_and_recovers_by_itself(cluster: LocalCluster) -> None:
     """G7, G15: a minority refuses clients with a reason; no restart is needed afterwards."""
     publish(channel_of(cluster[0]), 1, 5)
     cluster[0].kill()
@@ -154,8 +154,9 @@ def test_one_of_three_serves_nobody_and_comes_back_by_itself(cluster: LocalClust
 
 
 @pytest.mark.slow
-def test_a_member_that_slept_is_excluded_and_returns(cluster: LocalCluster) -> None:
-    """G7: SIGSTOP beyond the token timeout; the others go on, the sleeper rejoins when it wakes."""
+def test_a_sleeping_member_is_excluded_and_returns(cluster: LocalCluster) -> None:
+    """G7: SIGSTOP for longer than the token timeout; the others continue, and the sleeper
+    rejoins."""
     publish(channel_of(cluster[0]), 1, 10)
     sleeper = cluster[2]
     sleeper.signal(signal.SIGSTOP)
@@ -168,10 +169,10 @@ def test_a_member_that_slept_is_excluded_and_returns(cluster: LocalCluster) -> N
     assert [number for number, _ in contents(sleeper)] == list(range(1, 21))
 
 
-def test_unacked_messages_of_a_dead_member_return_in_place_and_flagged(
+def test_unacked_messages_of_a_dead_member_are_redelivered_in_place(
     cluster: LocalCluster,
 ) -> None:
-    """G11, G12: the consumer's member dies; what it held comes again, first and flagged."""
+    """G11, G12: the consumer's member dies; its messages are redelivered, first and flagged."""
     publish(channel_of(cluster[0]), 1, 10)
     holder = channel_of(cluster[2])
     holder.basic_qos(prefetch_count=4)
@@ -213,7 +214,7 @@ def test_one_member_is_stopped_through_another(cluster: LocalCluster) -> None:
 
 
 def test_members_without_a_list_find_each_other_by_beacons(tmp_path: Path) -> None:
-    # Beacons reach every run of this test on the network: a common name would make one cluster.
+    # Beacons reach every run of this test on the network: a fixed name would join their clusters.
     with LocalCluster(tmp_path, 3, f"beacons-{uuid.uuid4().hex}", beacons=True) as cluster:
         cluster.start()
         publish(channel_of(cluster[0]), 1, 3)

@@ -1,4 +1,4 @@
-"""Real brokers that are wrong: they are found, named, stopped, and come back right (G10, G16)."""
+"""Real brokers with a wrong state: they are detected, named, stopped, and repaired (G10, G16)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """Three brokers that may be made wrong when they are started; none is started yet."""
+    """Three brokers, not started; each may be given a fault when it is started."""
     monkeypatch.setattr(
         "tools.demo.local_cluster.command",
         lambda _: [sys.executable, "-m", "tests.system.support.faulty_broker"],
@@ -54,10 +54,11 @@ def evidence(member: BrokerProcess, kind: str) -> list[dict[str, object]]:
     return [json.loads(path.read_text("utf-8")) for path in found]
 
 
-def test_a_command_that_kills_all_does_not_kill_them_again(
+def test_a_command_that_kills_all_members_does_not_kill_them_twice(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G16, G9: what was confirmed is there, and the client that sends it again is refused."""
+    """G16, G9: confirmed messages are still there, and the client that repeats the command is
+    refused."""
     monkeypatch.setenv("SABOTAGE", "raise")
     cluster.start(START_SECONDS)
     publish(channel_of(cluster[0]), 1, 5)
@@ -65,10 +66,10 @@ def test_a_command_that_kills_all_does_not_kill_them_again(
         send(cluster[0], b"POISON")
     wait_until(
         lambda: sum(member.exit_code == Exit.INTERNAL for member in cluster.members) >= 2,
-        20, "a majority to stop before it speaks",
+        20, "a majority to stop before it replies",
     )  # fmt: skip
     for member in cluster.members:
-        if member.alive:  # alone, it never learnt that the message was safe
+        if member.alive:  # the last one alone never learnt that the message was safe
             member.kill()
     killed = [member for member in cluster.members if evidence(member, "quarantine")]
     assert len(killed) >= 2
@@ -84,7 +85,7 @@ def test_a_command_that_kills_all_does_not_kill_them_again(
 
 
 def refused_code(member: BrokerProcess) -> int:
-    """What the broker says to the client that sends the deadly message again."""
+    """The broker's reply code to the client that sends the deadly message again."""
     try:
         send(member, b"POISON")
     except pika.exceptions.ConnectionClosedByBroker as closed:
@@ -92,10 +93,10 @@ def refused_code(member: BrokerProcess) -> int:
     return 0
 
 
-def test_memory_that_rots_is_found_at_rest(
+def test_corrupted_memory_is_found_by_the_scrubber(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G10: by the scrubber, before anybody was given the message; the disk still has it right."""
+    """G10: the scrubber finds it before a client gets the message; the disk still has it right."""
     for number, member in enumerate(cluster.members):
         member.arguments = (*member.arguments, "--scrub-rate", "2000")
         start(member, monkeypatch, "rot" if number == 2 else "")
@@ -113,10 +114,11 @@ def test_memory_that_rots_is_found_at_rest(
 
 
 @pytest.mark.logs_tell_of_it("memory of one member is changed: its state is another one (G14)")
-def test_the_wrong_one_of_two_is_named_while_the_third_is_down(
+def test_of_two_members_the_wrong_one_is_named_and_stops(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G10: no majority; the member that cannot repeat its own state stops, and comes back right."""
+    """G10: without a majority the member that cannot reproduce its own state stops, and is
+    repaired."""
     for number, member in enumerate(cluster.members):
         start(member, monkeypatch, "rot" if number == 1 else "")
     cluster.wait_active(timeout_seconds=START_SECONDS)
@@ -128,7 +130,7 @@ def test_the_wrong_one_of_two_is_named_while_the_third_is_down(
     assert method is not None
     channel.basic_ack(method.delivery_tag)
     with contextlib.suppress(pika.exceptions.AMQPError):
-        hurried = channel.connection.channel()  # nobody confirms once they have voted
+        hurried = channel.connection.channel()  # no confirms are given once they have voted
         for number in range(1, 101):
             hurried.basic_publish("", QUEUE, b"%d" % number, PERSISTENT)
     assert cluster[1].wait(60) == Exit.INTERNAL
@@ -143,10 +145,10 @@ def test_the_wrong_one_of_two_is_named_while_the_third_is_down(
 
 
 @pytest.mark.logs_tell_of_it("one member is made to refuse a publish that others took (G14)")
-def test_a_member_with_other_outcomes_is_outvoted_and_comes_back_by_transfer(
+def test_a_member_with_wrong_outcomes_is_outvoted_and_returns_by_transfer(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G10: its store recorded what it computed, so it is set aside and never executed again."""
+    """G10: its store recorded the wrong outcome, so it is set aside and never executed again."""
     for number, member in enumerate(cluster.members):
         start(member, monkeypatch, "odd" if number == 0 else "")
     cluster.wait_active(timeout_seconds=START_SECONDS)

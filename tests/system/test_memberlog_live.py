@@ -1,4 +1,4 @@
-"""Member logs of real brokers: cut, compressed and dropped while they prove what happened."""
+"""Member logs of real brokers that are cut, compressed and dropped still prove what happened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.verify.live import checkpoint
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[2]
-MESSAGES = 45_000  # some 3 MiB of log a member
+MESSAGES = 45_000  # about 3 MiB of log per member
 OPTIONS = {
     "memberlog-segment-size": "1", "memberlog-keep-size": "1MiB", "memberlog-drop-unverified": "no",
 }  # fmt: skip
@@ -31,7 +31,7 @@ def tool(*arguments: str, given: str = "") -> None:
     )  # fmt: skip
 
 
-def test_logs_that_are_cut_and_compressed_prove_the_same_and_are_dropped_once_verified(
+def test_cut_and_compressed_logs_still_prove_and_are_dropped_once_verified(
     tmp_path: Path,
 ) -> None:
     lines = "".join(f"{number} {'x' * 30}\n" for number in range(MESSAGES))
@@ -56,13 +56,13 @@ def test_logs_that_are_cut_and_compressed_prove_the_same_and_are_dropped_once_ve
         for log in logs:
             (log / VERIFIED).write_bytes((tmp_path / "point").read_bytes())
         before = {log: [path.name for path in segments_in(log)] for log in logs}
-        cluster.start(START_SECONDS)  # what is due is dropped at the start
+        cluster.start(START_SECONDS)  # segments that are due are dropped at the start
 
         def oldest_gone() -> bool:
             return all(not (log / names[0]).exists() for log, names in before.items())
 
         wait_until(oldest_gone, 60, "the oldest segment of each member to be dropped")
-        for member in cluster.members:  # the line follows the deed
+        for member in cluster.members:  # the line follows the deletion
 
             def said(member: BrokerProcess = member) -> bool:
                 return "dropped: kept for long enough, and verified" in member.log_tail(200)

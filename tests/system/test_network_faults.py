@@ -1,7 +1,7 @@
 """Real members on a network that is cut, by a relay or between network namespaces.
 
-After every test the members' logs are judged by the checks of qpid-cluster-verify that need no
-Spark; one run of the hardship command puts all of them to use.
+After every test those checks of qpid-cluster-verify that need no Spark judge the members' logs; one
+run of the hardship command uses all of them.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 
 START_SECONDS = 60.0
 FIRST = 50
-"""So many confirmed messages show that the load is served."""
+"""This many confirmed messages show that the load is served."""
 
 
 def findings(root: Path) -> list[Finding]:
-    """Judge the logs below a directory as far as it goes without Spark."""
+    """Judge the logs below a directory with the checks that need no Spark."""
     judged = check_control_rows(rows_in(find_segments([root])))
     shown = sum(life.publishes for life in judged.incarnations)
-    assert shown >= FIRST, "the logs show next to nothing"
+    assert shown >= FIRST, "the logs hold next to nothing"
     return judged.findings
 
 
 class Watched:
-    """A started cluster under load; leaving the block judges what came of it."""
+    """A started cluster under load; when the block ends, its logs are judged."""
 
     def __init__(self, cluster: LocalCluster, root: Path) -> None:
         self._cluster = cluster
@@ -76,7 +76,7 @@ class Watched:
         assert heard.received >= len(self.load.received)
 
     def goes_on(self) -> None:
-        """Wait until some more messages are confirmed."""
+        """Wait until more messages are confirmed."""
         goal = len(self.load.confirmed) + FIRST
         wait_until(lambda: len(self.load.confirmed) >= goal, START_SECONDS, "confirms")
 
@@ -91,7 +91,7 @@ def relayed(tmp_path: Path) -> Iterator[RelayedCluster]:
 def spaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> Iterator[SpacedCluster]:
-    """Three members; with a number as its parameter, joined by so many networks."""
+    """Three members in network namespaces; a number as its parameter is that of their networks."""
     if reason := network_namespaces.why_not():
         with capsys.disabled():
             print(f"\nskipped, as network namespaces cannot be made here: {reason}")
@@ -126,10 +126,10 @@ def wait_minority(member: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("member", [0, 2])
-def test_a_member_behind_a_held_relay_is_left_out_and_returns(
+def test_a_member_behind_a_held_relay_is_excluded_and_returns(
     relayed: RelayedCluster, tmp_path: Path, member: int
 ) -> None:
-    """G7, G8: what waited in the relay arrives after the healing, in a view that is over."""
+    """G7, G8: the relay delivers held data after the healing, when its view is over."""
     others = [one for one in relayed.members if one is not relayed[member]]
     with Watched(relayed, tmp_path) as watched:
         relayed.relay.isolate(member)
@@ -142,10 +142,10 @@ def test_a_member_behind_a_held_relay_is_left_out_and_returns(
 
 
 @pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (2, 1)])
-def test_one_direction_that_fails_does_not_stop_the_cluster(
+def test_a_link_that_fails_one_way_does_not_stop_the_cluster(
     relayed: RelayedCluster, tmp_path: Path, source: int, target: int
 ) -> None:
-    """G6, G7: who must leave is for the members to say; a majority serves meanwhile."""
+    """G6, G7: the members decide who must leave; a majority serves meanwhile."""
     with Watched(relayed, tmp_path) as watched:
         relayed.relay.hold(source, target)
         watched.goes_on()
@@ -154,10 +154,10 @@ def test_one_direction_that_fails_does_not_stop_the_cluster(
         watched.goes_on()
 
 
-def test_broken_connections_and_slow_ones_cost_time_only(
+def test_broken_and_slow_connections_cost_only_time(
     relayed: RelayedCluster, tmp_path: Path
 ) -> None:
-    """G1, G8: lost, late, and overtaken by another member's; the ring repairs it."""
+    """G1, G8: data are lost, delayed, and overtaken by another member's; the ring repairs it."""
     with Watched(relayed, tmp_path) as watched:
         for member in (0, 1, 2):
             relayed.relay.sever(member)
@@ -168,10 +168,9 @@ def test_broken_connections_and_slow_ones_cost_time_only(
         relayed.wait_active(timeout_seconds=START_SECONDS)
 
 
-def test_frames_that_come_twice_and_late_cost_time_only(
-    relayed: RelayedCluster, tmp_path: Path
-) -> None:
-    """G1, G5, G8: whole frames, as no TCP connection would; the ring promises to bear it."""
+def test_repeated_and_late_frames_cost_only_time(relayed: RelayedCluster, tmp_path: Path) -> None:
+    """G1, G5, G8: whole frames are repeated, as TCP never does; the ring promises to tolerate
+    it."""
     with Watched(relayed, tmp_path) as watched:
         for member in (0, 1, 2):
             relayed.relay.confuse(member, 0.1)
@@ -182,10 +181,11 @@ def test_frames_that_come_twice_and_late_cost_time_only(
         assert relayed.relay.overtaken
 
 
-def test_a_member_parted_by_the_network_is_left_out_and_returns(
+def test_a_partitioned_member_is_excluded_and_returns(
     spaced: SpacedCluster, tmp_path: Path
 ) -> None:
-    """G7, G8: packets vanish in silence, both ways; then the cable is pulled; then they return."""
+    """G7, G8: packets vanish in silence, both ways; later the cable is pulled; then both are
+    undone."""
     network = spaced.network
     with Watched(spaced, tmp_path) as watched:
         for lone in (2, 0):
@@ -228,10 +228,10 @@ def test_in_namespaces_a_stopped_and_a_killed_member_return(
 
 
 @pytest.mark.parametrize("spaced", [2], indirect=True)
-def test_the_loss_of_one_of_two_networks_is_a_line_of_the_log_and_no_view(
+def test_losing_one_of_two_networks_is_logged_and_changes_no_view(
     spaced: SpacedCluster, tmp_path: Path
 ) -> None:
-    """G6: a pulled cable, then silence on the other network; each comes back before the next."""
+    """G6: a pulled cable, then silence on the other network; each is repaired before the next."""
     network, pulled = spaced.network, spaced[1]
 
     losses: tuple[tuple[int, Callable[[], None], Callable[[], None]], ...] = (
@@ -246,14 +246,14 @@ def test_the_loss_of_one_of_two_networks_is_a_line_of_the_log_and_no_view(
             watched.goes_on()
             assert lost in links_down(pulled)
             give()
-            # Each direction of a link returns by itself, and no member may lose both networks.
+            # Each direction of a link recovers by itself, and no member may lose both networks.
             wait_until(lambda: not any(map(links_down, spaced.members)), START_SECONDS, "links")
             watched.goes_on()
 
 
 @pytest.mark.spark
-def test_a_short_hardship_is_held() -> None:
-    """The command itself: it ends, the full check runs, and it says so."""
+def test_a_short_hardship_run_passes() -> None:
+    """The command itself ends, runs the full check, and reports its verdict."""
     pytest.importorskip("pyspark")
     words = [sys.executable, "-m", "tests.system.support.soak", "--minutes", "0.2", "--seed", "3"]
     words += ["--only", "three"]

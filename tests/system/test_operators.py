@@ -1,4 +1,4 @@
-"""What operators type, against real brokers: qpid-cluster; spout and drain in a rolling kill."""
+"""Operators' commands against real brokers: qpid-cluster; spout and drain in a rolling kill."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_any_member_shows_the_cluster(cluster: LocalCluster) -> None:
             assert (code, said) == (0, "")
             return shown.splitlines()
 
-        # A view may be changing just now, as the machine pleases.
+        # A view change may be in progress at any time.
         wait_until(lambda ask=lines_of: ask()[:3] == head, 20, "three active members")  # type: ignore[misc]
         lines = lines_of()
         own = [line for line in lines if "(local)" in line]
@@ -78,21 +78,21 @@ def test_counters_are_whole_numbers(cluster: LocalCluster) -> None:
 def test_unknown_operations_are_refused(
     cluster: LocalCluster, request_: dict[str, str | int]
 ) -> None:
-    """G15: the sender gets a sentence, the broker goes on."""
+    """G15: the sender gets a sentence, the broker continues."""
     with pytest.raises(ManagementError, match="knows no operation"):
         Target(cluster[0].address).ask(**request_)
     wait_until(lambda: cluster[0].status().status == "ACTIVE", 20, "it to go on")
 
 
-def test_a_terminal_that_closes_ends_no_member(cluster: LocalCluster) -> None:
+def test_closing_the_terminal_ends_no_member(cluster: LocalCluster) -> None:
     member = cluster.members[0]
     os.kill(member.pid, signal.SIGHUP)
     wait_until(lambda: "SIGHUP: read again" in member.log_tail(20), 10, "the line in the log")
     assert member.alive
 
 
-def test_a_broker_is_given_other_limits_while_it_runs(tmp_path: Path) -> None:
-    """G21: by its option file and SIGHUP; a file with a mistake changes nothing."""
+def test_limits_of_a_running_broker_can_be_changed(tmp_path: Path) -> None:
+    """G21: changed by its option file and SIGHUP; a file with a mistake changes nothing."""
     file = tmp_path / "broker.conf"
     file.write_text("port = 0\nmemory-limit = 0\n")
     broker = subprocess.Popen(
@@ -122,7 +122,7 @@ def test_a_broker_is_given_other_limits_while_it_runs(tmp_path: Path) -> None:
 
 
 def answering(broker: BrokerProcess) -> MemberStatus:
-    """What a member tells of itself."""
+    """A member's answer about itself."""
     (own,) = [one for one in broker.status().members if one.local]
     return own
 
@@ -152,20 +152,20 @@ def connected_to(member: BrokerProcess) -> pika.BlockingConnection:
 
 
 def local_address(connection: pika.BlockingConnection) -> str:
-    """Where the broker sees this client."""
+    """The client's address as the broker sees it."""
     host, port = connection._impl._transport._sock.getsockname()[:2]
     return f"{host}:{port}"
 
 
 def closed_with(connection: pika.BlockingConnection) -> str:
-    """What the broker said when it closed this connection."""
+    """The broker's reason when it closed this connection."""
     with pytest.raises(pika.exceptions.ConnectionClosed) as closed:
         connection.process_data_events(20)
     assert closed.value.reply_code == 320
     return str(closed.value.reply_text)
 
 
-def test_clients_of_any_member_are_shown_and_disconnected_through_any(
+def test_any_member_shows_and_disconnects_all_clients(
     cluster: LocalCluster,
 ) -> None:
     first, last = connected_to(cluster[0]), connected_to(cluster[2])
@@ -175,13 +175,13 @@ def test_clients_of_any_member_are_shown_and_disconnected_through_any(
         shown = ""
 
         def is_shown() -> bool:
-            """The member that is asked learns in its own time of a client of another one."""
+            """The member that is asked learns of another member's client after a while."""
             nonlocal shown
             code, shown, said = run("qpid-cluster", "-C", "-n", asked)
             assert (code, said) == (0, "")
             return f"    {address}\n" in shown
 
-        wait_until(is_shown, 20, "the client of another member")
+        wait_until(is_shown, 20, "the other member's client to be shown")
         blocks = [block.splitlines() for block in shown.split("\n\n") if block.strip()]
         ids = [member.id for member in cluster[0].status().members]
         assert [block[0] for block in blocks] == [f"Clients on Member: ID={one}:" for one in ids]
@@ -201,7 +201,7 @@ def test_clients_of_any_member_are_shown_and_disconnected_through_any(
         assert last.is_open
 
 
-def test_a_drained_member_sends_its_clients_away_and_goes_on_voting(tmp_path: Path) -> None:
+def test_a_drained_member_disconnects_its_clients_and_still_votes(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         drained = answering(cluster[2])
         client, asked = connected_to(cluster[2]), str(cluster[0].address)
@@ -230,7 +230,7 @@ def test_a_drained_member_sends_its_clients_away_and_goes_on_voting(tmp_path: Pa
         assert cluster[2].terminate() == Exit.OK
         cluster.start()
         connected_to(cluster[2]).close()
-        wait_until(lambda: cluster[0].status().raw["drained"] == [], 20, "nobody to be drained")
+        wait_until(lambda: cluster[0].status().raw["drained"] == [], 20, "no member to be drained")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md follows a publish, a view change and a join through the code: so they go.
+"""ARCHITECTURE.md follows a publish, a view change and a join through the code, as they run.
 
 One member of a real cluster runs in this process, and each function that it calls is recorded.  The
 functions of each table must have been called in the table's order.
@@ -22,16 +22,15 @@ pytestmark = pytest.mark.system
 
 PUBLISHES = 20
 FILES_OPENED, FILES_ENTERED = 20, 81
-"""To follow a publish by the table, and in all, from the client's bytes to its confirm: eighteen
-more than before the member log and the store's logic left their threads' files, links could be
-doubled, the token carried a lease, commands had a weight, a user's permission was asked, the
-confirm was timed, sockets got limits and TLS, applying asks whether it may need a page (two), and
-small commits go to a journal, and members report to who keeps the token.  Each is a subject of its
-own."""
+"""The files in which the table follows a publish, and all that it calls from the client's bytes to
+the confirm.  The latter has grown by eighteen: the member log's and the store's logic are apart
+from their threads' files, links can be doubled, the token carries a lease, commands have a weight,
+permissions are asked, confirms are timed, sockets have limits and TLS, applying asks whether it may
+need a page (two), small commits go to a journal, and members report to the keeper of the token."""
 
 
 class Traces(NamedTuple):
-    """What the member called, by what happened."""
+    """The functions that the member called, by event."""
 
     join: list[Step]
     publishes: list[list[Step]]
@@ -44,7 +43,7 @@ class Traces(NamedTuple):
 
 
 async def observe(cluster: LocalCluster) -> Traces:
-    """The first member comes back with nothing, serves publishes, and loses a companion."""
+    """The first member restarts empty, serves publishes, and loses another member."""
     recorder = Recorder()
     with recorder.installed():
         recorder.on = True
@@ -56,7 +55,7 @@ async def observe(cluster: LocalCluster) -> Traces:
             publishes = []
             async with Client.publishing(cluster[0].address.port) as client:
                 for _ in range(PUBLISHES):
-                    await asyncio.sleep(0.03)  # nothing else is on its way
+                    await asyncio.sleep(0.03)  # nothing else is under way
                     recorder.take()
                     data = publish(1, "", "q")
                     recorder.on = True
@@ -72,7 +71,7 @@ async def observe(cluster: LocalCluster) -> Traces:
 
 
 async def declare(port: int) -> None:
-    """A durable queue with a message in it, so that there is something to fetch."""
+    """Declare a durable queue with a message, so that the joiner has something to fetch."""
     async with Client.publishing(port) as client:
         durable = method(1, "queue.declare", "q", False, True, False, False, False, {})
         await client.call(durable, "queue.declare-ok")
@@ -97,12 +96,12 @@ def first_missing(steps: Sequence[Step], calls: Sequence[Step]) -> Step | None:
 
 @pytest.mark.parametrize("what", paths())
 def test_the_functions_of_the_table_are_called_in_its_order(what: str, traces: Traces) -> None:
-    # On a slow machine the log's thread may write a publish when it is durable already.
+    # On a slow machine the log's thread may write a publish only after it is durable.
     missing = [first_missing(paths()[what], calls) for calls in traces.of(what)]
     assert None in missing, f"{what}: {missing[-1]} was not called after the ones before it"
 
 
-def test_a_wrong_order_is_seen() -> None:
+def test_a_wrong_order_is_noticed() -> None:
     calls = [Step("a.py", "f"), Step("b.py", "g"), Step("a.py", "f")]
     steps = [Step("b.py", "g"), Step("a.py", "f")]
     assert first_missing(steps, calls) is None

@@ -52,10 +52,10 @@ def ringtrace(trace: Path) -> str:
     return shown.stdout
 
 
-def test_either_of_two_goes_on_with_an_arbitrator_and_nothing_confirmed_is_forgotten(
+def test_either_of_two_continues_with_an_arbitrator_and_loses_nothing(
     tmp_path: Path,
 ) -> None:
-    """G8: kill one, go on; the one that was away must not form with the arbitrator."""
+    """G8: kill one, continue; the one that was away must not form with the arbitrator."""
     cluster = LocalCluster(tmp_path, 2, "pair", arbitrator=True, extra={"cluster-two-node": "yes"})
     with cluster as pair:
         pair.start()
@@ -63,19 +63,19 @@ def test_either_of_two_goes_on_with_an_arbitrator_and_nothing_confirmed_is_forgo
         publish(channel_of(a), 1, 20)
         b.kill()
         pair.wait_active([a])
-        publish(channel_of(a), 21, 40)  # b knows nothing of these
+        publish(channel_of(a), 21, 40)  # b does not get these
         a.kill()
         b.start()
         wait_until(lambda: "votes only beside" in reason(b), 20, "the arbitrator's refusal")
         assert status_word(b) == "INQUORATE"
         a.start()
         pair.wait_active()
-        a.kill()  # now b has it all
+        a.kill()  # now b has everything
         pair.wait_active([b])
         assert [number for number, _ in contents(b)] == list(range(1, 41))
 
 
-def test_the_arbitrator_may_be_away_while_both_are_here(tmp_path: Path) -> None:
+def test_the_arbitrator_may_be_away_while_both_members_run(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, 2, "pair", arbitrator=True)
     with cluster as pair:
         pair.start()
@@ -98,7 +98,7 @@ def test_the_arbitrator_may_be_away_while_both_are_here(tmp_path: Path) -> None:
 
 
 def test_a_dead_voter_is_replaced_for_good(tmp_path: Path) -> None:
-    """G7, G8: c's disk is gone for ever; d joins, votes in its place, and then b may die."""
+    """G7, G8: c's disk is lost; d joins and votes in its place, and then b may die."""
     cluster = LocalCluster(tmp_path, 4, "shop", voters=3)
     with cluster as shop:
         a, b, c, d = shop.members
@@ -118,7 +118,7 @@ def test_a_dead_voter_is_replaced_for_good(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         expected = sorted(map(ring_of, (a, b, d)))
         assert voters(b) == expected
-        for member in (a, d):  # b was asked; the others apply it in their own time
+        for member in (a, d):  # b was asked; the others apply it when it reaches them
             wait_until(lambda one=member: voters(one) == expected, 10, "the change")  # type: ignore[misc]
         again = ask(a, "--add-voter", ring_of(d))
         assert "votes already" in again.stderr
@@ -137,12 +137,13 @@ def test_a_dead_voter_is_replaced_for_good(tmp_path: Path) -> None:
         assert [number for number, _ in contents(a)] == list(range(1, 31))
 
 
-def test_options_that_contradict_the_cluster_are_refused_with_both(tmp_path: Path) -> None:
-    """A member started with another rule than the store's is told both, and harms nobody."""
+def test_options_that_contradict_the_cluster_are_refused(tmp_path: Path) -> None:
+    """A member started with another rule than the store's gets both in its error; no other is
+    affected."""
     cluster = LocalCluster(tmp_path, 2, "pair", extra={"cluster-auto-tie-breaker": "lowest"})
     with cluster as pair:
         pair.start()
-        a, b = sorted(pair.members, key=ring_of)  # a is the one that goes on alone
+        a, b = sorted(pair.members, key=ring_of)  # a is the one that can continue alone
         assert b.terminate() == Exit.OK
         b.arguments = (*b.arguments, "--cluster-auto-tie-breaker", "highest")
         b.start()
@@ -152,8 +153,8 @@ def test_options_that_contradict_the_cluster_are_refused_with_both(tmp_path: Pat
         pair.wait_active([a])
 
 
-def test_a_member_that_was_stopped_says_nothing_when_it_wakes_up_late(tmp_path: Path) -> None:
-    """G7: confirms and deliveries that were due when it was stopped do not leave it afterwards."""
+def test_a_member_that_wakes_up_late_sends_nothing_it_owed(tmp_path: Path) -> None:
+    """G7: confirms and deliveries that were due when it was stopped never leave it."""
     cluster = LocalCluster(tmp_path, 3, "shop")
     with cluster as shop:
         shop.start()
@@ -176,12 +177,12 @@ def test_a_member_that_was_stopped_says_nothing_when_it_wakes_up_late(tmp_path: 
 
         wait_until(first_came, 20, "the first message")
         c.signal(signal.SIGSTOP)
-        # Publishes for c's socket while it sleeps: an ack that would free the next delivery.
+        # Publishes for c's socket while it sleeps: an ack would release the next delivery.
         connection.basic_ack(1)
         shop.wait_active([a, b])
-        assert [number for number, _ in contents(b)] == [1, 2, 3]  # the others went on without it
+        assert [number for number, _ in contents(b)] == [1, 2, 3]  # the others continued without it
         c.signal(signal.SIGCONT)
-        with suppress(pika.exceptions.AMQPError):  # its connection is void: told so, or cut off
+        with suppress(pika.exceptions.AMQPError):  # its connection is void: closed or cut off
             for _ in range(20):
                 connection.connection.process_data_events(time_limit=0.1)
         assert heard == [1]

@@ -1,4 +1,4 @@
-"""What a broker refuses at start: one sentence, a code of its own, and nothing changed on disk."""
+"""What a broker refuses at start: one sentence, its own exit code, and nothing changed on disk."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def qpidd(*arguments: str) -> tuple[int, str]:
-    """Start a broker that should refuse; its code and its stderr.
+    """Start a broker that should refuse; return its exit code and stderr.
 
-    The ports that follow from ``--port`` would lie among those of outgoing connections, which may
-    have them: there is no management API, and a test that names a cluster names its ring's port.
+    Ports derived from ``--port`` may lie in the range of outgoing connections and be taken.  So
+    there
+    is no management API, and a test that names a cluster names its ring's port.
     """
     ended = subprocess.run(
         [*command("qpidd"), "--log-level", "warning", "--management-port", "off", *arguments],
@@ -35,12 +36,12 @@ def qpidd(*arguments: str) -> tuple[int, str]:
 
 
 def one_sentence(stderr: str) -> bool:
-    """Whether it is a single line from the command itself, not a traceback."""
+    """Whether this is a single line from the command itself, not a traceback."""
     return stderr.startswith("qpidd: ") and stderr.count("\n") == 1
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """Every file below a folder with the hash of its content; a lock names its holder."""
+    """Every file below a folder with the hash of its content; for a lock, its holder."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -49,7 +50,7 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 def free_port() -> str:
-    """A port as an option."""
+    """A free port as an option."""
     return str(free_ports(1)[0])
 
 
@@ -111,7 +112,7 @@ def test_a_data_directory_in_use(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("where", ["file", "below a file", "/proc/qpidd"])
-def test_a_data_directory_that_cannot_be(tmp_path: Path, where: str) -> None:
+def test_an_impossible_data_directory(tmp_path: Path, where: str) -> None:
     blocking = tmp_path / "file"
     blocking.write_text("mine")
     data = {"file": blocking, "below a file": blocking / "data"}.get(where, Path(where))

@@ -1,4 +1,4 @@
-"""quorumtool, cpgtool and ringtrace against real brokers, whole and broken."""
+"""quorumtool, cpgtool and ringtrace against real brokers, with and without a quorum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.system.test_operators import run
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
-def test_what_the_ring_of_three_brokers_looks_like_until_two_are_killed(tmp_path: Path) -> None:
+def test_the_ring_tools_show_three_brokers_until_two_are_killed(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         a, b, c = cluster.members
         place = str(a.address)
@@ -35,7 +35,7 @@ def test_what_the_ring_of_three_brokers_looks_like_until_two_are_killed(tmp_path
         assert trace.is_file()
         for killed in (b, c):
             killed.kill()
-        wait_until(lambda: run("quorumtool", place)[0] == 2, 20, "the end of the quorum")
+        wait_until(lambda: run("quorumtool", place)[0] == 2, 20, "the loss of the quorum")
         code, shown, _ = run("quorumtool", place)
         assert code == 2
         assert "Activity blocked" in shown

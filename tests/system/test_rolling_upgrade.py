@@ -1,4 +1,4 @@
-"""Members of two releases in one cluster: nothing new happens until an operator switches it on."""
+"""Members of two releases in one cluster: an operator switches the new version on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def frames_of(cluster: LocalCluster) -> list[int]:
 
 
 def purge(member: BrokerProcess) -> int:
-    """Fill a queue and purge it: what a member of either release must do alike."""
+    """Fill a queue and purge it: members of both releases must do the same."""
     channel = channel_of(member)
     channel.queue_declare(QUEUE, durable=True)
     channel.confirm_delivery()
@@ -60,8 +60,8 @@ def test_a_new_version_is_switched_on_when_all_members_execute_it(tmp_path: Path
         for member in cluster.members:
             restart(cluster, member, of_next_release)
             assert [purge(one) for one in cluster.members] == [3, 3, 3]
-        assert frames_of(cluster) == [WIRE_VERSION + 1] * 3  # this one needs no command
-        restart(cluster, cluster[0], of_this_release)  # there is a way back until the switch
+        assert frames_of(cluster) == [WIRE_VERSION + 1] * 3  # needs no command
+        restart(cluster, cluster[0], of_this_release)  # a downgrade is possible until the switch
         assert frames_of(cluster) == [WIRE_VERSION] * 3
         asked = str(cluster[1].address)
         code, said, _ = run("qpid-cluster", "-f", "--upgrade", asked)
@@ -77,7 +77,7 @@ def test_a_new_version_is_switched_on_when_all_members_execute_it(tmp_path: Path
         with pytest.raises(ManagementError, match="could not come back with an older release"):
             Target(cluster[1].address).ask(op="upgrade")
         code, _, problem = run("qpid-cluster", "--upgrade", "-f", asked)
-        assert code == 0, problem  # forced: the member that is away could be of the older release
+        assert code == 0, problem  # forced, as the absent member could be of the older release
         for member in (cluster[0], cluster[1]):
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="locked"):
                 purge(member)
@@ -95,7 +95,7 @@ def test_a_new_version_is_switched_on_when_all_members_execute_it(tmp_path: Path
             200
         )
         shutil.rmtree(cluster[0].data_dir)
-        cluster[0].start()  # on an empty one
+        cluster[0].start()  # on an empty store
         wait_until(lambda: not cluster[0].alive, 20, "the end of the older release")
         assert f"version {MACHINE_VERSION + 1} is in force among the members" in (
             cluster[0].log_tail(200)

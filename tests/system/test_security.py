@@ -1,4 +1,4 @@
-"""Keys and refusals with real brokers: who gets in, what the others are told, and who goes on."""
+"""Keys and refusals with real brokers: who is admitted, what others are told, who continues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ring_of(member: BrokerProcess) -> str:
 
 
 def set_option(member: BrokerProcess, name: str, value: str) -> None:
-    """For its next start; the last word on a command line counts."""
+    """Set an option for its next start; the last one on a command line counts."""
     member.arguments = (*member.arguments, f"--{name}", value)
 
 
@@ -56,7 +56,7 @@ def with_keys(cluster: LocalCluster, folder: Path) -> None:
 
 
 def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]:
-    """Start a broker that is to be refused; its code and its stderr."""
+    """Start a broker that should be refused; return its exit code and stderr."""
     port, ring = free_ports(2)
     ended = subprocess.run(
         [
@@ -71,8 +71,8 @@ def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]
 
 
 @pytest.mark.slow
-def test_keys_change_under_a_cluster_that_serves(tmp_path: Path) -> None:
-    """The procedure of docs/operations/security.md, by its steps; then a newcomer without a key."""
+def test_keys_can_be_changed_in_a_serving_cluster(tmp_path: Path) -> None:
+    """The procedure of docs/operations/security.md step by step; then a newcomer without a key."""
     keys = tmp_path / "keys"
     with LocalCluster(tmp_path, 3, "test") as cluster:
         with_keys(cluster, keys)
@@ -103,7 +103,7 @@ def lines(member: BrokerProcess) -> list[str]:
     return member.log_path.read_text().splitlines()
 
 
-def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
+def test_a_foreign_newcomer_says_why_and_no_other_member_notices(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """G15, with real processes."""
@@ -125,7 +125,7 @@ def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
         assert code == Exit.NOT_ALLOWED, said
         assert "wants mechanism ANONYMOUS, and this one uses CURVE" in said
 
-    # A frame as good as any, with the order to stop, from one that is not in the view.
+    # A valid frame with the order to stop, from a sender outside the view.
     stranger = Member(f"{HOST}:1", 1, f"{HOST}:1")
     config = RingConfig(payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN)
     options = broker_options(
@@ -140,7 +140,7 @@ def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
         send_until_counted(cluster[0], [frame] * 20, "member.datagrams_of_strangers")
 
 
-def test_bad_keys_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_bad_keys_are_refused_before_anything_is_changed(tmp_path: Path) -> None:
     make_keys(tmp_path, f"{HOST}:7001")
     path = secret(tmp_path, f"{HOST}:7001")
     path.chmod(0o644)
@@ -156,8 +156,8 @@ def test_bad_keys_are_refused_before_anything_is_touched(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_member_whose_keys_are_taken_away_is_alone(tmp_path: Path) -> None:
-    """G15: the others go on without it; it serves nobody."""
+def test_a_member_whose_keys_are_revoked_is_alone(tmp_path: Path) -> None:
+    """G15: the others continue without it; it serves nobody."""
     keys = tmp_path / "keys"
     with LocalCluster(tmp_path, 3, "test") as cluster:
         with_keys(cluster, keys)
@@ -180,5 +180,5 @@ def test_a_member_whose_keys_are_taken_away_is_alone(tmp_path: Path) -> None:
         wait_until(alone, 20, "the member without keys to be alone")
         wait_until(
             lambda: sum(one.state == "ACTIVE" for one in cluster_of_two[0].status().members) == 2,
-            20, "the others to go on",
+            20, "the others to continue",
         )  # fmt: skip

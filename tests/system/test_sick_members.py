@@ -1,6 +1,6 @@
-"""Members that are not well: a clock far off, a disk that stands still, an event loop that hangs.
+"""Sick members: a clock far off, a disk that stands still, an event loop that hangs.
 
-The sick member is a real process of which something is replaced before it starts.
+The sick member is a real process in which a function is replaced before it starts.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ for name in ("_write", "_to_journal", "_load", "_log_slice", "size_bytes", "clos
 
 
 class Sick(BrokerProcess):
-    """Another life of a member, with something replaced and a log of its own."""
+    """A restart of a member with a function replaced, and its own log."""
 
     def __init__(self, member: BrokerProcess, illness: str, *more: str) -> None:
         root, arguments = member.log_path.parent, (*member.arguments, *more)
@@ -161,7 +161,7 @@ class Sick(BrokerProcess):
         self._illness = illness
 
     def program(self) -> list[str]:
-        """Return the command, ill."""
+        """Return the command with the replacement."""
         return [
             sys.executable,
             "-c",
@@ -171,7 +171,7 @@ class Sick(BrokerProcess):
 
 @contextlib.contextmanager
 def sick(member: BrokerProcess, illness: str, *more: str) -> Iterator[Sick]:
-    """Start a member with something replaced; it is gone at the end."""
+    """Start a member with a function replaced; it is ended with the block."""
     process = Sick(member, illness, *more)
     process.start()
     try:
@@ -192,7 +192,8 @@ def two_of_three(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @contextlib.contextmanager
 def publisher_beside_three(cluster: LocalCluster) -> Iterator[BlockingChannel]:
-    """A channel with confirms to the first member, and a queue, once the third one serves too."""
+    """A channel with confirms to the first member, and a queue, once the third member serves
+    too."""
     wait_until(
         lambda: [one.state for one in cluster[0].status().members] == ["ACTIVE"] * 3,
         20,
@@ -208,7 +209,7 @@ def publisher_beside_three(cluster: LocalCluster) -> Iterator[BlockingChannel]:
 
 
 def test_a_clock_an_hour_behind_is_refused_at_join(two_of_three: LocalCluster) -> None:
-    """G17: one sentence with both values, a code of its own; the others do not notice."""
+    """G17: one sentence with both values, its own exit code; the others do not notice."""
     with sick(two_of_three[2], CLOCK) as process:
         assert process.wait(60) == Exit.CLOCK
     said = process.log_path.read_text()
@@ -219,7 +220,7 @@ def test_a_clock_an_hour_behind_is_refused_at_join(two_of_three: LocalCluster) -
     two_of_three.wait_active(two_of_three.members[:2])
 
 
-def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalCluster) -> None:
+def test_a_stuck_disk_makes_its_member_leave(two_of_three: LocalCluster) -> None:
     with (
         sick(two_of_three[2], DISK, "--disk-lag-max", "1") as process,
         publisher_beside_three(two_of_three) as channel,
@@ -233,8 +234,8 @@ def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalClus
         channel.basic_publish("", "q", b"life goes on", PERSISTENT)
 
 
-def test_a_loop_that_hangs_ends_its_process(two_of_three: LocalCluster) -> None:
-    """The others go on without it at once; who is connected, or restarts it, sees its end."""
+def test_a_hanging_event_loop_ends_its_process(two_of_three: LocalCluster) -> None:
+    """The others continue at once; its clients, and whatever restarts it, see that it has ended."""
     with sick(two_of_three[2], HANG, "--watchdog-interval", "2") as process:
         wait_until(
             lambda: [one.state for one in two_of_three[0].status().members] == ["ACTIVE"] * 3,
@@ -250,7 +251,7 @@ def test_a_loop_that_hangs_ends_its_process(two_of_three: LocalCluster) -> None:
         two_of_three.wait_active(two_of_three.members[:2])
 
 
-def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: LocalCluster) -> None:
+def test_a_drifting_clock_is_reported_and_expires_nothing(two_of_three: LocalCluster) -> None:
     """G17: every member names it, and a message with a minute to live is still there."""
     sick_one = two_of_three[2]
     with sick(sick_one, DRIFT) as process:
@@ -274,11 +275,11 @@ def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: Loca
                 20,
                 "the time, which the other clocks move, for the message with half a second to live",
             )
-        assert process.alive, "it goes on"
+        assert process.alive, "it continues"
 
 
 def test_a_member_whose_store_was_removed_stops(two_of_three: LocalCluster) -> None:
-    """It could confirm what no restart finds; the others go on."""
+    """It could confirm messages that a restart would not find; the others continue."""
     sick_one = two_of_three[2]
     sick_one.start()
     with publisher_beside_three(two_of_three) as channel:
@@ -288,7 +289,7 @@ def test_a_member_whose_store_was_removed_stops(two_of_three: LocalCluster) -> N
         channel.basic_publish("", "q", b"life goes on", PERSISTENT)
 
 
-def test_a_member_stops_in_order_without_memory_for_a_thread(two_of_three: LocalCluster) -> None:
+def test_a_member_without_memory_for_a_thread_stops_cleanly(two_of_three: LocalCluster) -> None:
     with sick(two_of_three[2], NO_THREADS) as process, publisher_beside_three(two_of_three) as one:
         one.basic_publish("", "q", b"m", PERSISTENT)
         two_of_three[2].data_dir.with_name(two_of_three[2].data_dir.name + ".starved").touch()
@@ -299,8 +300,8 @@ def test_a_member_stops_in_order_without_memory_for_a_thread(two_of_three: Local
         assert "could not" not in said
 
 
-def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
-    """From when it serves to its stop.
+def test_the_event_loop_touches_no_file(two_of_three: LocalCluster) -> None:
+    """Between the start of service and the stop.
 
     docs/decisions/0023-no-file-operation-on-the-loop-thread.md.
     """
@@ -326,7 +327,7 @@ def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
             assert counted["written"] > 5
             assert counted["ahead"] + counted["waited"] + counted["unasked"] > 5
             assert not counted["at_once"]
-            two_of_three[1].kill()  # a view change, a promise
+            two_of_three[1].kill()  # causes a view change, and so a promise
             channel.basic_publish("", "w", b"after", PERSISTENT)
         assert process.alive
         found = watched.data_dir.with_name(watched.data_dir.name + ".files").read_text()
@@ -334,7 +335,7 @@ def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
 
 
 def paged(member: BrokerProcess) -> dict[str, int]:
-    """What it has counted of pages."""
+    """Its counters of pages."""
     counters = Target(member.address).ask(op="counters")["counters"]
     assert isinstance(counters, dict)
     return {
@@ -345,7 +346,7 @@ def paged(member: BrokerProcess) -> dict[str, int]:
 
 
 def with_backlog(member: BrokerProcess, messages: int) -> None:
-    """So many messages wait in the queue `long`."""
+    """This many messages wait in the queue `long`."""
     parameters = pika.ConnectionParameters(*member.address)
     with contextlib.closing(admitted(lambda: pika.BlockingConnection(parameters))) as connection:
         channel = connection.channel()
@@ -360,7 +361,7 @@ def with_backlog(member: BrokerProcess, messages: int) -> None:
 
 
 def drained(member: BrokerProcess, messages: int) -> None:
-    """They are consumed."""
+    """Consume them."""
     parameters = pika.ConnectionParameters(*member.address)
     with contextlib.closing(admitted(lambda: pika.BlockingConnection(parameters))) as connection:
         channel = connection.channel()
@@ -373,15 +374,15 @@ def drained(member: BrokerProcess, messages: int) -> None:
                 return
 
 
-def test_the_loop_of_a_joiner_touches_no_file(two_of_three: LocalCluster) -> None:
-    """Receiving a checkpoint, putting it in force, the tail behind it: none is the loop's."""
+def test_the_event_loop_of_a_joiner_touches_no_file(two_of_three: LocalCluster) -> None:
+    """Receiving a checkpoint, installing it, applying the tail behind it: none touches a file."""
     watched = two_of_three[2]
     parameters = pika.ConnectionParameters(*two_of_three[0].address)
     with contextlib.closing(admitted(lambda: pika.BlockingConnection(parameters))) as early:
         channel = early.channel()
         channel.confirm_delivery()
         channel.queue_declare("q", durable=True)
-        for _ in range(160):  # the log of the others does not begin at 1 any more
+        for _ in range(160):  # the others' log no longer begins at 1
             channel.basic_publish("", "q", bytes(1 << 20), PERSISTENT)
         channel.queue_purge("q")
     watched.data_dir.with_name(watched.data_dir.name + ".watch").touch()  # from its start on
@@ -396,7 +397,7 @@ def test_the_loop_of_a_joiner_touches_no_file(two_of_three: LocalCluster) -> Non
 
 
 def test_a_frozen_disk_changes_no_view_until_its_member_leaves(two_of_three: LocalCluster) -> None:
-    """Nothing of it can be written, the member log neither: its part in the ring goes on."""
+    """Nothing can be written, not even the member log: the member stays in the ring meanwhile."""
     frozen, other = two_of_three[2], two_of_three[0]
 
     def views() -> int:
@@ -419,8 +420,8 @@ def test_a_frozen_disk_changes_no_view_until_its_member_leaves(two_of_three: Loc
         two_of_three.wait_active(two_of_three.members[:2])
 
 
-def test_a_lone_broker_waits_for_pages_that_do_not_come_back(tmp_path: Path) -> None:
-    """It says for what, and goes on with all that its clients asked meanwhile."""
+def test_a_lone_broker_waits_for_pages_that_cannot_be_read(tmp_path: Path) -> None:
+    """It reports what it waits for, and then carries out all that clients requested meanwhile."""
     illness = FROZEN_PAGES, "--disk-lag-max", "2", "--page-memory", "16KiB"
     with running_cluster(tmp_path, 1) as cluster:
         cluster[0].terminate()
@@ -455,11 +456,12 @@ def test_a_lone_broker_waits_for_pages_that_do_not_come_back(tmp_path: Path) -> 
             assert counters["disk.unread"] == 1
 
 
-def test_pages_that_do_not_come_back_change_no_view_until_their_member_leaves(
+def test_unreadable_pages_change_no_view_until_their_member_leaves(
     two_of_three: LocalCluster,
 ) -> None:
-    """It cannot apply what needs them, and goes on to pass the token; then it leaves as for any
-    disk.  docs/decisions/0060-applying-waits-for-the-disk.md."""
+    """It cannot apply what needs the pages, but passes the token; then it leaves as for any stuck
+    disk.
+    docs/decisions/0060-applying-waits-for-the-disk.md."""
     frozen, other = two_of_three[2], two_of_three[0]
 
     def views() -> int:
@@ -471,7 +473,7 @@ def test_pages_that_do_not_come_back_change_no_view_until_their_member_leaves(
         before, paused = views(), pauses(two_of_three.members[:2])
         frozen.data_dir.with_name(frozen.data_dir.name + ".frozen").touch()
         drained(other, 3_000)
-        while process.alive:  # where nobody makes anything durable, nobody is late
+        while process.alive:  # without durable writes no member counts as late
             channel.basic_publish("", "q", b"m", PERSISTENT)
         assert process.wait(1) == Exit.LATE_DISK
         assert "the disk of this member does not keep up" in process.log_path.read_text()

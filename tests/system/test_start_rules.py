@@ -1,4 +1,4 @@
-"""How stores begin again: backups, a lost majority, mixed members; what the pages say, typed."""
+"""How stores start again: backups, a lost majority, mixed members; the manual's commands typed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MARK = "<!-- a test runs these commands -->"
 
 
 def typed_commands(heading: str) -> list[str]:
-    """Return the commands that stand indented behind the mark in one chapter of the manual."""
+    """Return the commands that are indented behind the mark in one chapter of the manual."""
     block = re.match(r"\s*\n((?: {4}.*\n)+)", chapter(heading).split(MARK, 1)[1])
     assert block is not None
     return [line.strip() for line in block[1].splitlines()]
 
 
 def run_typed(line: str) -> str:
-    """Run one of our commands as it is typed, and say yes if it asks; return what it printed."""
+    """Run one of our commands as typed, answer yes if it asks, and return its output."""
     name, *arguments = shlex.split(line, comments=True)
     done = subprocess.run(
         [*command(name), *arguments],
@@ -42,8 +42,8 @@ def run_typed(line: str) -> str:
     return done.stdout
 
 
-def test_the_page_of_backups(tmp_path: Path) -> None:
-    """A live copy at one position, and a new cluster of it, typed as the page says."""
+def test_the_manuals_backup_commands_work(tmp_path: Path) -> None:
+    """A live copy at one position, and a new cluster made from it, typed as the page says."""
     port, ring = free_ports(2)
     with running_cluster(tmp_path / "shop", 3, "shop") as shop:
         publish(channel_of(shop[0]), 1, 30)
@@ -60,7 +60,7 @@ def test_the_page_of_backups(tmp_path: Path) -> None:
             lines = [line.replace(old, new) for line in lines]
         *tools, start = lines
         said = [run_typed(line) for line in tools]
-        publish(channel_of(shop[0]), 31, 40)  # behind the copy
+        publish(channel_of(shop[0]), 31, 40)  # later than the copy
         assert "marker:      backup" in said[1]
         assert start.startswith("qpidd ")
         assert start.endswith(" &")
@@ -78,11 +78,10 @@ def test_the_page_of_backups(tmp_path: Path) -> None:
 
 @pytest.mark.logs_tell_of_it("an operator declares a loss: the new primary has no old majority")
 @pytest.mark.parametrize("emptied", [False, True])
-def test_less_than_a_majority_is_told_the_command_that_helps(
-    tmp_path: Path, *, emptied: bool
-) -> None:
-    """The command is run exactly as it is printed; what the survivor held is there.  So it is where
-    the others are there again with empty disks: they are no majority, and nobody fills them."""
+def test_a_minority_is_told_the_command_that_helps(tmp_path: Path, *, emptied: bool) -> None:
+    """The command runs exactly as printed, and the survivor's data are there.  The same holds where
+    the
+    others are back with empty disks: they are no majority, and nobody fills them."""
     with running_cluster(tmp_path) as cluster:
         publish(channel_of(cluster[0]), 1, 20)
         for member in cluster.members:
@@ -97,7 +96,7 @@ def test_less_than_a_majority_is_told_the_command_that_helps(
         for missing in (cluster[0], cluster[2]):
             assert ring_of(missing) in told.split("This has been so since")[0]
         assert ("here without a state" in told) is emptied
-        # Who asks is told at once, the log at the next beat.
+        # A client that asks is told at once, the log at the next beat.
         wait_until(lambda: told in alone.log_path.read_text(encoding="utf-8"), 30, "its log line")
         printed = re.search(r"run: (qpid-cluster-store .*) - then start it again", told)
         assert printed is not None
@@ -111,7 +110,7 @@ def test_less_than_a_majority_is_told_the_command_that_helps(
 
 
 def test_after_a_power_cut_the_order_of_the_starts_does_not_matter(tmp_path: Path) -> None:
-    """G8: killed one after the other under load, started in the same order and the reverse."""
+    """G8: killed one after the other under load, started in the same order and in reverse."""
     with running_cluster(tmp_path) as cluster:
         expected = 0
         for order in ((0, 1, 2), (2, 1, 0)):
@@ -127,8 +126,8 @@ def test_after_a_power_cut_the_order_of_the_starts_does_not_matter(tmp_path: Pat
         assert [number for number, _ in contents(cluster[0])] == list(range(1, expected + 1))
 
 
-def test_with_cman_a_member_without_quorum_ends(tmp_path: Path) -> None:
-    """At the start it waits for the quorum; when it loses it, it stops at once."""
+def test_with_cman_a_member_without_quorum_stops(tmp_path: Path) -> None:
+    """It waits for the quorum at start; when it loses it, it stops at once."""
     with LocalCluster(tmp_path, 3, "cman", extra={"cluster-cman": "yes"}) as cluster:
         first, *others = cluster.members
         first.start()
@@ -146,7 +145,7 @@ def test_with_cman_a_member_without_quorum_ends(tmp_path: Path) -> None:
         assert [number for number, _ in contents(first)] == [1, 2, 3, 4, 5]
 
 
-def test_a_truncated_member_is_filled_and_its_store_is_kept(tmp_path: Path) -> None:
+def test_a_truncated_member_is_refilled_and_its_old_store_kept(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         publish(channel_of(cluster[0]), 1, 10)
         wiped = cluster[2]
@@ -189,7 +188,7 @@ def test_the_log_shows_each_state_once_in_the_manuals_form(tmp_path: Path) -> No
         member.start()
         cluster.wait_active()
         wait_until(lambda: " READY, was " in log_of(member)[before:], 10, "READY")
-        # Only this life's lines: the kill may come before the line of the first life's READY.
+        # Only lines of this incarnation: the kill may precede the previous one's READY line.
         lines = [line for line in log_of(member)[before:].splitlines() if ", was " in line]
         assert f"cluster({ring_of(member)} READY) READY, was " in lines[-1]
         states = [line.split(") ")[1].split(",")[0] for line in lines]
@@ -197,8 +196,9 @@ def test_the_log_shows_each_state_once_in_the_manuals_form(tmp_path: Path) -> No
         assert all(one != other for one, other in pairwise(states))
 
 
-def test_a_mistyped_address_is_named_in_the_log_and_to_whoever_asks(tmp_path: Path) -> None:
-    """At its first start, of an arbitrator too; nothing told of it, and all seemed to wait."""
+def test_a_mistyped_address_is_named_in_the_log_and_the_status(tmp_path: Path) -> None:
+    """At its first start, of an arbitrator too.  Once no message named the address, and all just
+    waited."""
     port, ring, nobody, third = free_ports(4)
     both = {"cluster-name": "shop", "cluster-size": 2, "cluster-arbitrator": f"{HOST}:{third}",
             "cluster-nodes": ",".join(f"{HOST}:{one}" for one in (ring, nobody, third)),

@@ -1,4 +1,4 @@
-"""Members of two releases do not mix: the newcomer says so and ends, those that run go on."""
+"""Members of two releases do not mix: the newcomer says so and ends, running members continue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def speak_another_version(ring: str, frames: int) -> None:
 
 
 def send_frames(ring: str, frames: list[bytes]) -> None:
-    """Send frames, one in 10 ms, to a ring address."""
+    """Send frames to a ring address, one every 10 ms."""
     context = zmq.Context()
     socket = context.socket(zmq.PUSH)
     socket.linger = 0
@@ -40,16 +40,16 @@ def send_frames(ring: str, frames: list[bytes]) -> None:
 
 
 def send_until_counted(member: BrokerProcess, frames: list[bytes], counter: str) -> None:
-    """Send frames to a member until it counts some of this kind more than it did.
+    """Send frames to a member until its counter of this kind has risen.
 
-    What a socket still holds when it is closed is lost, and what came is counted when it is read.
+    Frames still in a socket when it is closed are lost, and frames are counted when they are read.
     """
     ring = member.arguments[member.arguments.index("--cluster-bind") + 1]
 
     def counted() -> int:
         counters = Target(member.address).ask(op="counters")["counters"]
         assert isinstance(counters, dict)
-        return int(str(counters.get(counter, 0)))  # some are there once there was one
+        return int(str(counters.get(counter, 0)))  # counters appear with the first count
 
     def more() -> bool:
         send_frames(ring, frames)
@@ -69,7 +69,7 @@ def test_a_newcomer_among_members_of_another_version_ends(tmp_path: Path) -> Non
     newcomer = BrokerProcess("newcomer", tmp_path, port, arguments)
     newcomer.start()
     try:
-        # It needs its time to start, so others speak until it has heard enough of them.
+        # It takes time to start, so the others send until it has heard enough of them.
         until = time.monotonic() + 40
         while newcomer.alive and time.monotonic() < until:
             speak_another_version(f"{HOST}:{ring}", 50)
@@ -82,8 +82,8 @@ def test_a_newcomer_among_members_of_another_version_ends(tmp_path: Path) -> Non
             newcomer.kill()
 
 
-def test_a_running_member_takes_no_harm(cluster: LocalCluster) -> None:
-    """G15: frames that are not ours are counted and dropped."""
+def test_a_running_member_is_not_harmed(cluster: LocalCluster) -> None:
+    """G15: foreign frames are counted and dropped."""
     another = bytes([WIRE_VERSION + 1]) + bytes(80)
     send_until_counted(cluster[0], [another] * 60, "ring.frame_version")
     cluster.wait_active()
