@@ -1,1 +1,1 @@
-"""Other people's AMQP clients against a real cluster."""
+"""Third-party AMQP clients against a real cluster."""

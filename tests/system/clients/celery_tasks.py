@@ -20,6 +20,6 @@ app.conf.update(
 
 @app.task  # type: ignore[untyped-decorator]  # its library has no types
 def note(number: int) -> None:
-    """Write down that this was done."""
+    """Record that this call ran."""
     with Path(os.environ["CELERY_DONE"]).open("a", encoding="utf-8") as file:
         file.write(f"{number}\n")

@@ -1,5 +1,6 @@
-"""Programs of other people's clients that publish numbers with confirms, and consume them, and fail
-over as their manuals say; a number whose publish failed is published again."""
+"""Programs on third-party clients that publish numbers with confirms, consume them, and fail over
+as
+the libraries' manuals say; a number whose publish failed is published again."""
 
 from __future__ import annotations
 
@@ -26,29 +27,29 @@ KOMBU_RETRIES = {"interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.
 
 
 class Numbers:
-    """What was confirmed to a client, and what arrived."""
+    """The numbers confirmed to a client, and those that arrived."""
 
     def __init__(self, urls: list[str]) -> None:
         self.urls = urls
         self.confirmed: set[int] = set()
         self.arrived: set[int] = set()
         self.enough = threading.Event()
-        """Publish no more."""
+        """Stop publishing."""
         self.stop = threading.Event()
-        """Consume no more."""
+        """Stop consuming."""
         self.ended: BaseException | None = None
         """Why a program ended before it was told to."""
 
     def next(self) -> int:
-        """The number to publish, again if it was not confirmed."""
+        """The number to publish; the last one again if it was not confirmed."""
         return len(self.confirmed)
 
 
 def pika_at_any(
     numbers: Numbers, ended: threading.Event, work: Callable[[BlockingChannel, Patience], None]
 ) -> None:
-    """Work at whatever member takes the connection, at the next one when it is lost, or when it
-    gives no answer."""
+    """Work at any member that accepts the connection; go to the next when it is lost or gives no
+    answer."""
     members = [pika.URLParameters(url) for url in numbers.urls]
     while not ended.is_set():
         with suppress(pika.exceptions.AMQPError, OSError):
@@ -78,7 +79,7 @@ def pika_consumes(numbers: Numbers) -> None:
     def consume(channel: BlockingChannel, patience: Patience) -> None:
         channel.basic_qos(prefetch_count=10)
         for method, _, body in channel.consume("pika", inactivity_timeout=0.2):
-            patience.answered()  # what does not come is asked for by heartbeats
+            patience.answered()  # heartbeats detect a missing answer
             if method is not None:
                 numbers.arrived.add(int(body))
                 channel.basic_ack(method.delivery_tag)
@@ -103,7 +104,7 @@ def kombu_publishes(numbers: Numbers) -> None:
 
 
 class KombuWorker(ConsumerMixin):
-    """Connects again by itself."""
+    """Reconnects by itself."""
 
     def __init__(self, connection: Connection, numbers: Numbers) -> None:
         self.connection, self.numbers = connection, numbers
@@ -114,7 +115,7 @@ class KombuWorker(ConsumerMixin):
 
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
-        """It clears this as it begins."""
+        """Ignored: the library clears its flag when it starts."""
 
     def get_consumers(self, consumer: type, _channel: object) -> list[object]:
         return [consumer([Queue("kombu")], callbacks=[self.on_number], prefetch_count=10)]
@@ -130,7 +131,7 @@ def kombu_consumes(numbers: Numbers) -> None:
 
 
 def aio_pika_runs(numbers: Numbers) -> None:
-    """Both in one loop; its robust connection waits for the member that it was at."""
+    """Both in one loop; the robust connection waits for the member that it was connected to."""
 
     async def publish() -> None:
         connection = await aio_pika.connect_robust(numbers.urls[0], reconnect_interval=0.2)

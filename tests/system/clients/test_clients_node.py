@@ -1,9 +1,10 @@
 """Clients of node: publish with confirm on member 1, consume with ack from member 3.
 
-Of the two `amqplib` reads frames as AMQP says, `@cloudamqp/amqp-client` as RabbitMQ writes them: it
-takes fields that are reserved for empty.
+`amqplib` reads frames as AMQP specifies them, `@cloudamqp/amqp-client` as RabbitMQ writes them: it
+takes reserved fields for empty.
 
-Needs node and npm, which brokers do not; without them the test is skipped, and says so.
+The tests need node and npm, which brokers do not; where these are missing they are skipped, with
+the reason.
 """
 
 from __future__ import annotations
@@ -98,14 +99,14 @@ console.log(JSON.stringify({ arrived, left: left.messageCount }));
 
 @pytest.fixture(scope="module")
 def amqplib() -> Path:
-    """A folder with both installed, kept between runs because npm is slow."""
+    """A folder with both libraries installed, kept between runs because npm is slow."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             reason = f"{program} is not installed on this machine"
             print(reason)
             pytest.skip(reason)
     folder = Path(tempfile.gettempdir()) / f"qpid-cluster-py-node-{VERSION}-{os.getuid()}"
-    done = folder / "installed"  # a run that was aborted may have left a part
+    done = folder / "installed"  # an aborted run may have left a part
     if not done.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "package.json").write_text('{"private": true}')
@@ -132,7 +133,7 @@ def amqplib() -> Path:
 
 
 def told_by(program: Path, cluster: LocalCluster) -> dict[str, Any]:
-    """What a program of node says at its end."""
+    """The last output of a node program."""
 
     def run() -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

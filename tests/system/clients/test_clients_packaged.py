@@ -1,7 +1,7 @@
 """Client libraries of other languages, as Debian packages them, while their member is killed.
 
 Each program of `programs/` publishes with confirms on one connection and consumes with acks on
-another one.  What was confirmed arrives at least once (G1), and both go on elsewhere: by the
+another.  Every confirmed number arrives at least once (G1), and both connections fail over: by the
 automatic recovery of the library where it has one (Java, Ruby), else as its manual says.
 """
 
@@ -31,14 +31,14 @@ Command = list[str]
 
 
 def java(place: Path) -> Command:
-    """Compiled."""
+    """The compiled programs."""
     source = PROGRAMS / "FailingOver.java"
     subprocess.run(["javac", "-cp", JARS, "-d", str(place), str(source)], check=True, timeout=120)
     return ["java", "-Xmx64m", "-cp", f"{JARS}:{place}", source.stem]
 
 
 def go(place: Path) -> Command:
-    """Compiled against the packaged sources; what was compiled once is kept between runs."""
+    """The programs compiled against the packaged sources, kept between runs."""
     cache = Path(tempfile.gettempdir()) / f"qpid-cluster-py-go-{os.getuid()}"
     environment = {
         **os.environ, "GO111MODULE": "off", "GOPATH": str(GO), "GOCACHE": str(cache),
@@ -56,7 +56,7 @@ class Library(NamedTuple):
     packages: str
     tools: tuple[str, ...]
     found: Callable[[], bool]
-    """Whether the library itself is there."""
+    """Whether the library is installed."""
     command: Callable[[Path], Command]
 
 
@@ -85,7 +85,7 @@ LIBRARIES = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three members for all libraries in turn; each leaves them as they were."""
+    """Three members for all libraries in turn; each test leaves them as they were."""
     with running_cluster(tmp_path_factory.mktemp("packaged")) as started:
         yield started
 
@@ -100,14 +100,14 @@ def library(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_it_goes_on_elsewhere_and_nothing_confirmed_is_lost(
+def test_it_fails_over_and_loses_nothing_confirmed(
     library: str, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     command = LIBRARIES[library].command(tmp_path)
     with ExitStack() as stack:
         members = [str(member.address) for member in cluster.members]
         clients = Clients(members)
-        stack.callback(clients.stop)  # when the process is gone
+        stack.callback(clients.stop)  # after the processes have ended
         program = stack.enter_context(process(tmp_path / "client.log", [*command, *members]))
         places: dict[str, int] = {}
         numbers = clients.run(library, lambda numbers: told(program, numbers, places))
@@ -117,10 +117,10 @@ def test_it_goes_on_elsewhere_and_nothing_confirmed_is_lost(
             (hit,) = [member for member in cluster.members if member.address.port == at]
             hit.kill()
             wait_until(lambda who=who, at=at: places[who] != at, 120, f"{who} elsewhere")  # type: ignore[misc]
-            clients.wait(more_came, f"going on without the member that had the {who[:-3]}")
+            clients.wait(more_came, f"continuing without the member that had the {who[:-3]}")
             cluster.start(START_SECONDS)
-            clients.wait(more_came, "going on with the member")
+            clients.wait(more_came, "continuing with the member")
         numbers.enough.set()
         clients.wait(
-            lambda numbers, _: numbers.confirmed <= numbers.arrived, "all that was confirmed"
+            lambda numbers, _: numbers.confirmed <= numbers.arrived, "all confirmed numbers"
         )

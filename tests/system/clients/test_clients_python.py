@@ -1,7 +1,6 @@
 """Unmodified Python clients: publish with confirm on member 1, consume with ack from member 3.
 
-pika (blocking), aio-pika (asyncio) and kombu (over py-amqp) each speak the protocol with a codec
-and habits of their own.
+pika (blocking), aio-pika (asyncio) and kombu (over py-amqp) each have their own codec and habits.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def test_pika(cluster: LocalCluster) -> None:
     into.basic_qos(prefetch_count=10)
     arrived: list[bytes] = []
     for method, properties, body in into.consume("pika", inactivity_timeout=60):
-        assert method is not None, "nothing came for a minute"
+        assert method is not None, "nothing arrived within a minute"
         assert not method.redelivered
         assert properties.headers == {"n": len(arrived), "deep": {"a": [1]}}
         arrived.append(body)
@@ -65,7 +64,7 @@ def test_pika(cluster: LocalCluster) -> None:
     consumer.close()
 
 
-def test_pika_is_told_of_what_cannot_be_routed(cluster: LocalCluster) -> None:
+def test_pika_gets_unroutable_messages_back(cluster: LocalCluster) -> None:
     connection = pika_connection(cluster[1])
     channel = connection.channel()
     channel.confirm_delivery()
@@ -74,7 +73,7 @@ def test_pika_is_told_of_what_cannot_be_routed(cluster: LocalCluster) -> None:
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
         channel.queue_declare("nobody-has-this-queue", passive=True)
     assert closed.value.reply_code == 404
-    assert connection.channel().is_open, "the connection lives on"
+    assert connection.channel().is_open, "the connection stays open"
     connection.close()
 
 
@@ -167,7 +166,7 @@ def test_kombu(cluster: LocalCluster) -> None:
 
 
 def test_a_consumer_that_does_not_acknowledge_loses_its_channel(cluster: LocalCluster) -> None:
-    """With RabbitMQ's code; another consumer, at another member, gets what it held."""
+    """It is closed with RabbitMQ's code; a consumer at another member gets its messages."""
     stuck, other = pika_connection(cluster[0]), pika_connection(cluster[1])
     channel = stuck.channel()
     channel.queue_declare("held", durable=True, arguments={"x-consumer-timeout": 1000})
@@ -178,7 +177,7 @@ def test_a_consumer_that_does_not_acknowledge_loses_its_channel(cluster: LocalCl
     assert closed.value.reply_code == 406
     assert "delivery acknowledgement on channel 1 timed out" in closed.value.reply_text
     for method, _, body in other.channel().consume("held", auto_ack=True, inactivity_timeout=60):
-        assert method is not None, "nothing came for a minute"
+        assert method is not None, "nothing arrived within a minute"
         assert (method.redelivered, body) == (True, b"m")
         break
     stuck.close()

@@ -1,8 +1,8 @@
-"""Other people's clients while their member is killed and rejoins: what was confirmed arrives.
+"""Third-party clients while their member is killed and rejoins: confirmed messages arrive.
 
-Each fails over as its manual says (`failing_over.py`).  A number may come twice: when its confirm
-was lost with the connection, or its ack.  One that was confirmed comes at least once (G1), and all
-go on: without the member, and when it is back.
+Each fails over as its manual says (`failing_over.py`).  A number may arrive twice, if its confirm
+or its ack was lost with the connection.  A confirmed number arrives at least once (G1), and all
+clients continue, without the member and when it is back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytest.importorskip("celery", reason="celery is not installed: pip install -e .[
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MORE = 40
-"""So many numbers must arrive before, during and after the time without the member."""
+"""This many numbers must arrive before, during and after the absence of the member."""
 STEP_S = 120.0
 NODE = """
 const amqp = require('amqplib');
@@ -100,7 +100,7 @@ consume();
 
 
 class Clients:
-    """Those that run, and what each has got."""
+    """The running clients, and the numbers of each."""
 
     def __init__(self, urls: list[str]) -> None:
         self.urls = urls
@@ -133,7 +133,7 @@ class Clients:
             thread.join(STEP_S)
 
     def wait(self, true_now: Callable[[Numbers, int], bool], what: str) -> None:
-        """Wait until this is true for all; they are given what had arrived before."""
+        """Wait until this holds for all clients; it gets the counts at the call."""
         before = {name: len(numbers.arrived) for name, numbers in self.numbers.items()}
 
         def all_now() -> bool:
@@ -156,7 +156,8 @@ def more_came(numbers: Numbers, before: int) -> bool:
 def process(
     log: Path, program: list[str], pipes: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process, which is gone at the end; whoever reads what it says (`told`) closes that."""
+    """Start a process that is ended with the block; the reader of its output (`told`) closes
+    that."""
     with log.open("w") as errors:
         running = subprocess.Popen(
             program, cwd=ROOT, text=True, stdin=pipes, stdout=pipes, stderr=errors
@@ -169,8 +170,9 @@ def process(
 
 
 def told(running: subprocess.Popen[str], numbers: Numbers, places: dict[str, int]) -> None:
-    """Read what a program says until it is gone: numbers, and the ports of where it is; tell it to
-    publish no more when that is enough."""
+    """Read a program's output until it ends: numbers, and the ports of its connections; tell it to
+    stop
+    publishing when there is enough."""
     assert running.stdout is not None
     assert running.stdin is not None
     with running.stdout as lines:
@@ -191,7 +193,7 @@ def told(running: subprocess.Popen[str], numbers: Numbers, places: dict[str, int
 
 
 def celery_calls(numbers: Numbers) -> None:
-    """Call tasks; their worker is a process."""
+    """Call tasks; a process is their worker."""
     from tests.system.clients.celery_tasks import note
 
     while not numbers.enough.wait(PAUSE_S):
@@ -201,19 +203,19 @@ def celery_calls(numbers: Numbers) -> None:
 
 
 def celery_done(done: Path, numbers: Numbers) -> None:
-    """Read what the worker wrote down."""
+    """Read what the worker recorded."""
     while not numbers.stop.wait(0.1):
         numbers.arrived |= {int(line) for line in done.read_text().split()}
 
 
-def test_what_was_confirmed_arrives_whoever_is_killed(
+def test_confirmed_messages_arrive_whichever_member_is_killed(
     amqplib: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(tmp_path / "cluster"))
         urls = [f"amqp://guest:guest@{member.address}" for member in cluster.members]
         clients = Clients(urls)
-        stack.callback(clients.stop)  # when the processes are gone
+        stack.callback(clients.stop)  # after the processes have ended
         clients.run("pika", pika_publishes, pika_consumes)
         clients.run("kombu", kombu_publishes, kombu_consumes)
         script = amqplib / "failing-over.js"
@@ -228,18 +230,18 @@ def test_what_was_confirmed_arrives_whoever_is_killed(
                   "worker", "--pool=solo", "--without-gossip", "--without-mingle"]  # fmt: skip
         stack.enter_context(process(tmp_path / "celery.log", celery, subprocess.DEVNULL))
         clients.run("celery", celery_calls, lambda numbers: celery_done(done, numbers))
-        # Its robust connection waits for the member that it was at.
+        # The robust connection waits for the member that it was connected to.
         patient = clients.run("aio-pika", aio_pika_runs)
         clients.wait(more_came, "the beginning")
         cluster[0].kill()
         clients.wait(
             lambda numbers, before: numbers is patient or more_came(numbers, before),
-            "going on without the member",
+            "continuing without the member",
         )
         cluster.start(START_SECONDS)
-        clients.wait(more_came, "going on with the member")
+        clients.wait(more_came, "continuing with the member")
         for numbers in clients.numbers.values():
             numbers.enough.set()
         clients.wait(
-            lambda numbers, _: numbers.confirmed <= numbers.arrived, "all that was confirmed"
+            lambda numbers, _: numbers.confirmed <= numbers.arrived, "all confirmed numbers"
         )

@@ -1,4 +1,4 @@
-"""G26: clients that lose their broker send again by keys, and a queue takes each message once."""
+"""G26: clients that lose their broker send again with keys, and a queue takes each message once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ = 20
 
 
 def publish(cluster: LocalCluster, member: int, count: int) -> int:
-    """Publish the first of these messages, all confirmed; return how many wait then."""
+    """Publish the first of these messages, all confirmed; return the length of the queue then."""
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
         once = {"x-message-deduplication": True}
@@ -40,7 +40,7 @@ def read(cluster: LocalCluster, member: int, count: int) -> None:
         channel.queue_declare("once", passive=True)
 
 
-def test_what_is_sent_again_is_there_once_whatever_died(tmp_path: Path) -> None:
+def test_repeated_messages_are_taken_once_whichever_member_dies(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         assert publish(cluster, 0, COUNT) == COUNT
         read(cluster, 0, READ)

@@ -1,4 +1,4 @@
-"""G8, G17, G20: delayed messages are there in time and once, whatever dies meanwhile."""
+"""G8, G17, G20: delayed messages arrive in time and once, whichever members die meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 60
 
 
 def publish(cluster: LocalCluster, least_ms: int) -> dict[bytes, float]:
-    """Have messages delayed, each by another time; return when each may come at the earliest."""
+    """Publish messages with different delays; return the earliest time at which each may arrive."""
     with pika_connection(cluster[0]) as connection:
         channel = connection.channel()
         arguments = {"x-delayed-type": "direct"}
@@ -36,12 +36,12 @@ def publish(cluster: LocalCluster, least_ms: int) -> dict[bytes, float]:
 
 
 def receive(cluster: LocalCluster) -> dict[bytes, float]:
-    """Take all of them; return when each came."""
+    """Take all of them; return the time at which each arrived."""
     with pika_connection(cluster[2]) as connection:
         channel = connection.channel()
         came: dict[bytes, float] = {}
         for method, _properties, body in channel.consume("q", inactivity_timeout=60):
-            assert method is not None, f"{COUNT - len(came)} messages did not come"
+            assert method is not None, f"{COUNT - len(came)} messages did not arrive"
             assert body not in came
             came[body] = time.monotonic()
             channel.basic_ack(method.delivery_tag)
@@ -50,7 +50,7 @@ def receive(cluster: LocalCluster) -> dict[bytes, float]:
     raise AssertionError
 
 
-def test_they_come_when_the_member_that_took_them_is_gone(tmp_path: Path) -> None:
+def test_they_arrive_after_their_member_was_killed(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         due = publish(cluster, 5_000)
         cluster[0].kill()
@@ -59,7 +59,7 @@ def test_they_come_when_the_member_that_took_them_is_gone(tmp_path: Path) -> Non
     assert not early
 
 
-def test_they_come_when_all_members_were_gone(tmp_path: Path) -> None:
+def test_they_arrive_after_all_members_were_killed(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         due = publish(cluster, 5_000)
         for member in cluster.members:

@@ -1,4 +1,4 @@
-"""Disks that become full: publishers are blocked everywhere, nobody ends, nothing is lost (G21).
+"""Full disks: publishers are blocked at all members, no member ends, and nothing is lost (G21).
 
 The small disks are real file systems, which only root can mount; elsewhere those tests are skipped.
 """
@@ -29,7 +29,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class Publisher:
-    """A client that has published as much as it may, and what it was told."""
+    """A client that publishes until it is blocked, and the reasons that it was given."""
 
     def __init__(self, member: BrokerProcess) -> None:
         self.told: list[str] = []
@@ -43,7 +43,7 @@ class Publisher:
         self.channel.queue_declare("q", durable=True)
 
     def is_blocked(self) -> bool:
-        """Publish one message, without a confirm, and look what comes."""
+        """Publish one message, without a confirm, and see whether the broker blocks it."""
         self.channel.basic_publish("", "q", b"one", PERSISTENT)
         self.connection.process_data_events(0.1)
         return bool(self.told and self.told[-1])
@@ -54,7 +54,7 @@ def connect(member: BrokerProcess) -> pika.BlockingConnection:
 
 
 def consumed(channel: BlockingChannel, most: int) -> int:
-    """Ack so many messages, or fewer when none comes for a minute; return how many there were."""
+    """Ack this many messages, or fewer if none arrives for a minute; return their number."""
     count = 0
     for method, _, _ in channel.consume("q", inactivity_timeout=60):
         if method is None:
@@ -71,8 +71,8 @@ def alarms(member: BrokerProcess) -> str:
     return str(member.status().raw["alarms"])
 
 
-def test_one_member_with_too_little_space_blocks_the_publishers_of_all(tmp_path: Path) -> None:
-    """G21.  The limit is above what any disk has; the member comes back with another one."""
+def test_one_member_low_on_disk_blocks_all_publishers(tmp_path: Path) -> None:
+    """G21.  Its limit is above the space of any disk; it restarts with another limit."""
     with running_cluster(tmp_path) as cluster:
         publishers = [Publisher(member) for member in cluster.members[:2]]
         publishers[0].channel.basic_publish("", "q", b"before", PERSISTENT)
@@ -88,13 +88,13 @@ def test_one_member_with_too_little_space_blocks_the_publishers_of_all(tmp_path:
         assert "--disk-free-limit" in first.told[-1]
         wait_until(publishers[1].is_blocked, 20, "the other publisher to be blocked")
         assert "low on disk" in alarms(cluster[1])
-        # Consuming goes on, also on a blocked connection, and at the member itself.
+        # Consuming continues, also on a blocked connection, and at the member itself.
         assert consumed(first.connection.channel(), 1) == 1
         with admitted(lambda: connect(small)) as reader:
             reader.channel().queue_purge("q")
         small.terminate()
         wait_until(lambda: "low on disk" not in alarms(cluster[1]), 20, "the alarm to end")
-        wait_until(lambda: not first.is_blocked(), 20, "the publisher to go on")
+        wait_until(lambda: not first.is_blocked(), 20, "the publisher to continue")
         for publisher in publishers:
             publisher.connection.close()
         small.arguments = before
@@ -103,7 +103,7 @@ def test_one_member_with_too_little_space_blocks_the_publishers_of_all(tmp_path:
 
 
 def publish_until_blocked(cluster: LocalCluster) -> int:
-    """Publish with confirms until no confirm comes, and return how many came."""
+    """Publish with confirms until no confirm comes, and return the number of confirms."""
     count, blocked = 0, False
     address = cluster[0].address.port
     parameters = pika.ConnectionParameters("127.0.0.1", address, blocked_connection_timeout=1)
@@ -119,15 +119,16 @@ def publish_until_blocked(cluster: LocalCluster) -> int:
         except pika.exceptions.ConnectionBlockedTimeout:
             blocked = True
         except pika.exceptions.ConnectionClosedByBroker as closed:
-            if closed.reply_code != 320:  # its member was left out for a moment: it comes again
+            if closed.reply_code != 320:  # its member was excluded for a moment: it reconnects
                 raise
         assert count < 10_000
     return count
 
 
 def end_badly(member: BrokerProcess, disk: SmallDisk) -> None:
-    """Let the store of a stopped member own so much of its disk that a step ahead of its file, at
-    the next start, would take all that is free."""
+    """Let the store of a stopped member own so much of its disk that the next step of its file, at
+    the
+    next start, would take all free space."""
     left, path = disk.free_bytes(), member.data_dir / "store"
     disk.relieve()
     store = LmdbStore(path)
@@ -140,8 +141,8 @@ def end_badly(member: BrokerProcess, disk: SmallDisk) -> None:
     disk.fill(left)
 
 
-def test_all_disks_become_full_and_are_drained(tmp_path: Path) -> None:
-    """G9, G21.  Blocked, filled by somebody else, drained, stopped, started and drained again."""
+def test_full_disks_of_all_members_are_drained(tmp_path: Path) -> None:
+    """G9, G21.  Blocked, filled by another program, drained, stopped, started and drained again."""
     places = [tmp_path / label for label in ("broker-1", "broker-2", "broker-3")]
     with mounted(places) as disks, running_cluster(tmp_path) as cluster:
         confirmed = publish_until_blocked(cluster)
@@ -157,26 +158,28 @@ def test_all_disks_become_full_and_are_drained(tmp_path: Path) -> None:
             end_badly(member, disk)
             member.start()
         cluster.wait_active()
-        wait_until(lambda: "low on disk" in alarms(cluster[2]), 20, "the alarm to be said again")
+        wait_until(lambda: "low on disk" in alarms(cluster[2]), 20, "the alarm to be shown again")
         with admitted(lambda: connect(cluster[2])) as connection:
             read += consumed(connection.channel(), confirmed - read)
             assert read == confirmed
-            connection.channel().queue_purge("q")  # what was not confirmed any more
+            connection.channel().queue_purge("q")  # unconfirmed messages
         for disk in disks:
             disk.relieve()
         wait_until(lambda: "low on disk" not in alarms(cluster[2]), 20, "the alarms to end")
 
 
-def test_a_member_that_can_write_nothing_leaves_and_comes_back(tmp_path: Path) -> None:
-    """G21.  Only its disk is full, the reserve too: code 72, at the start on it again, and then no
-    more."""
+def test_a_member_that_cannot_write_leaves_and_returns(tmp_path: Path) -> None:
+    """G21.  Its disk alone is full, even the reserve: it ends with code 72, again at the start on
+    the
+    full disk, and no longer once there is space."""
     with mounted([tmp_path / "broker-3"]) as (disk,), running_cluster(tmp_path) as cluster:
         small = cluster[2]
         with admitted(lambda: connect(cluster[0])) as connection:
             channel = connection.channel()
 
             def has_left() -> bool:
-                """What the member gives up to write with, somebody else takes."""
+                """Take the reserve that the member gives up, so that it has nothing to write
+                with."""
                 disk.fill()
                 channel.queue_declare("q", durable=True)
                 channel.queue_delete("q")
@@ -207,8 +210,8 @@ with mounted([Path(sys.argv[1])], 16):
 """
 
 
-def test_a_run_of_tests_that_is_killed_leaves_no_disk(tmp_path: Path) -> None:
-    """Nor does anybody else see it while it is there."""
+def test_a_killed_test_run_leaves_no_disk(tmp_path: Path) -> None:
+    """It is not visible to other processes either while it exists."""
     if lacking := why_not():
         pytest.skip(lacking)
     disk = str(tmp_path / "disk")
@@ -225,4 +228,4 @@ def test_a_run_of_tests_that_is_killed_leaves_no_disk(tmp_path: Path) -> None:
         assert disk in backing()
         assert disk not in Path("/proc/self/mounts").read_text()
         run.kill()
-    wait_until(lambda: disk not in backing(), 20, "its device to be let go")
+    wait_until(lambda: disk not in backing(), 20, "its device to be released")

@@ -1,4 +1,4 @@
-"""A large message beside small ones: it goes through whole, and they get their turn."""
+"""A large message beside small ones: it arrives whole, and they are not held up."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
 
 T = TypeVar("T")
 LARGE_BYTES = 24 << 20
-"""More than one command may have (16 MiB), and no more: on a machine that gives a member little of
-its processor, what a body costs in one piece is time in which the token waits."""
+"""More than one command may have (16 MiB), but not much: on a machine that gives a member little
+processor time, handling a body in one piece delays the token."""
 PATIENCE_S = 180.0
 TURNS_MIN = 10
-"""It is ordered in some two hundred parts: so many small ones in between are few."""
+"""The large message is ordered in some two hundred parts, so this many in between are few."""
 
 
 def test_a_large_message_beside_small_ones(tmp_path: Path) -> None:
@@ -48,8 +48,10 @@ def test_a_large_message_beside_small_ones(tmp_path: Path) -> None:
 
 
 def served(step: Callable[[], T]) -> T:
-    """What a client gets that comes again when its member had to leave: on a machine that gives it
-    no processor for longer than the token may take it does (G7), and that is not meant here."""
+    """The result of a client that reconnects if its member had to leave (G7): on a machine that
+    gives
+    the member no processor for longer than the token timeout that happens, and is not the subject
+    here."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -61,7 +63,7 @@ def served(step: Callable[[], T]) -> T:
 
 
 def publish_beside(member: BrokerProcess, large: bytes) -> None:
-    """Publish the large message on one connection, and small ones on another one until it is
+    """Publish the large message on one connection, and small ones on another until it is
     confirmed."""
     with closing(pika_connection(member)) as one, closing(pika_connection(member)) as two:
         out, beside = one.channel(), two.channel()
@@ -95,7 +97,7 @@ def publish_beside(member: BrokerProcess, large: bytes) -> None:
 
 
 def first_of(member: BrokerProcess) -> tuple[pika.spec.Basic.GetOk, bytes]:
-    """The message in the queue, which stays there."""
+    """The first message of the queue, which stays there."""
     with closing(pika_connection(member)) as consumer:
         method, _, body = consumer.channel().basic_get("large")
         return method, body

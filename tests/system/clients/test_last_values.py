@@ -1,5 +1,6 @@
-"""G30: last-value queues at real members, whichever dies: each key has its newest value, nothing is
-lost but for a newer one.  G32, G34: message groups, whose holder dies with its member."""
+"""G30: last-value queues at real members, whichever dies: each key has its newest value, and a
+value
+is only lost to a newer one.  G32, G34: message groups, whose holder dies with its member."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ GROUPED = {
 
 
 def publish(cluster: LocalCluster, member: int, first: int, count: int) -> None:
-    """Publish these values, all confirmed, of each key in turn."""
+    """Publish these values, all confirmed, alternating between the keys."""
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
         channel.queue_declare("prices", durable=True, arguments=LAST)
@@ -35,7 +36,7 @@ def publish(cluster: LocalCluster, member: int, first: int, count: int) -> None:
 
 
 def taken(cluster: LocalCluster, member: int, count: int) -> list[int]:
-    """The values that wait, taken and acknowledged."""
+    """The waiting values, taken and acknowledged."""
     found = []
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
@@ -65,13 +66,13 @@ class OfGroups:
         self.got[method.consumer_tag].append((method.redelivered, body))  # type: ignore[attr-defined, arg-type]
 
     def send(self, text: str) -> None:
-        """A message of the customer that its first letter names."""
+        """Send a message of the customer that its first letter names."""
         customer = pika.BasicProperties(delivery_mode=2, headers={"customer": text[0]})
         for queue in GROUPED:
             self.channel.basic_publish("", queue, text.encode(), customer)
 
     def wait_for(self, *expected: tuple[bool, bytes]) -> None:
-        """Have got these from each of the queues, in this order."""
+        """Wait until these have arrived from each of the queues, in this order."""
 
         def have() -> bool:
             self.connection.process_data_events(0.05)
@@ -80,7 +81,7 @@ class OfGroups:
         wait_until(have, 60, f"{expected}, got {self.got}")
 
 
-def test_the_newest_of_each_key_is_there_whatever_dies(tmp_path: Path) -> None:
+def test_the_newest_value_of_each_key_survives_any_death(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         lost = OfGroups(cluster, 2)
         lost.send("a1")
@@ -109,8 +110,9 @@ def test_the_newest_of_each_key_is_there_whatever_dies(tmp_path: Path) -> None:
         assert taken(cluster, 0, KEYS) == list(range(130, 150))
 
 
-def test_who_browses_sees_all_that_is_current_and_takes_nothing(tmp_path: Path) -> None:
-    """G29: what waits, then each newer value, while a member dies and others consume elsewhere."""
+def test_a_browser_sees_all_current_values_and_takes_none(tmp_path: Path) -> None:
+    """G29: it gets the waiting values, then each newer one, while a member dies and others
+    consume."""
     with running_cluster(tmp_path) as cluster:
         publish(cluster, 0, 0, 100)
         with pika_connection(cluster[1]) as connection:

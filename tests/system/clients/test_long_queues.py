@@ -1,4 +1,5 @@
-"""Messages that wait on disk, in real members: killed ones, and ones without a data directory.
+"""Queues whose messages wait on disk, at real members: killed ones, and some without a data
+directory.
 
 docs/decisions/0057-a-backlog-is-not-memory.md.
 """
@@ -19,12 +20,12 @@ from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 MESSAGES = 3_000
 PAGES = 5
-"""Each member has at least so many on disk: of 128 bytes, 256 messages are a block."""
+"""Each member has at least this many blocks on disk: 256 messages of 128 bytes are a block."""
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 def pages(member: BrokerProcess, name: str) -> int:
-    """What a member has counted of its pages."""
+    """A member's counter of pages."""
     counters = Target(member.address).ask(op="counters")["counters"]
     assert isinstance(counters, dict)
     value = counters[f"pages.{name}"]
@@ -37,8 +38,8 @@ def connected(member: BrokerProcess) -> pika.BlockingConnection:
 
 
 def publish(cluster: LocalCluster) -> None:
-    """Numbered messages, into the queue `long`; from the first again where the member that takes
-    them was left out of a view meanwhile."""
+    """Publish numbered messages to the queue `long`; start over if the member that takes them was
+    excluded from a view meanwhile."""
     there = False
     while not there:
         with contextlib.suppress(AMQPError), contextlib.closing(connected(cluster[0])) as one:
@@ -54,7 +55,7 @@ def publish(cluster: LocalCluster) -> None:
 
 
 def consume(cluster: LocalCluster, member: BrokerProcess) -> list[int]:
-    """Take them all from one member; the numbers as they came, but for what came again."""
+    """Take all from one member; return the numbers as they arrived, without repeats."""
     numbers: dict[int, None] = {}
     while len(numbers) < MESSAGES:
         with contextlib.suppress(AMQPError), contextlib.closing(connected(member)) as connection:
@@ -72,10 +73,8 @@ def consume(cluster: LocalCluster, member: BrokerProcess) -> list[int]:
 
 
 @pytest.mark.parametrize("stores", [True, False], ids=["data directories", "none"])
-def test_a_member_that_is_killed_with_messages_on_disk_has_all_again(
-    tmp_path: Path, stores: bool
-) -> None:
-    """By its store, or from the others; and its file of pages is gone with its process."""
+def test_a_killed_member_with_messages_on_disk_recovers_all(tmp_path: Path, stores: bool) -> None:
+    """They come from its store or from the others; its file of pages ended with its process."""
     paging = {"page-memory": "16KiB"}
     with LocalCluster(tmp_path, 3, "paging", stores=stores, extra=paging) as cluster:
         cluster.start()
@@ -90,7 +89,7 @@ def test_a_member_that_is_killed_with_messages_on_disk_has_all_again(
         cluster.wait_active(cluster.members[:2])
         killed.start()
         cluster.wait_active()
-        wait_until(lambda: pages(killed, "written") >= PAGES, 60, "its pages again")
+        wait_until(lambda: pages(killed, "written") >= PAGES, 60, "it to write pages again")
         assert consume(cluster, killed) == list(range(MESSAGES))
         for member in cluster.members:
             wait_until(lambda m=member: pages(m, "file_bytes") == 0, 60, "its file")  # type: ignore[misc]

@@ -1,4 +1,5 @@
-"""G23: producers that number their messages lose their broker, and nothing is in a queue twice."""
+"""G23: producers that number their messages lose their broker, and no queue holds a message
+twice."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def test_the_example_stays_small() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
 
 
-def test_nothing_is_there_twice_when_a_broker_dies(tmp_path: Path) -> None:
+def test_no_message_is_there_twice_when_a_broker_dies(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         urls = [f"amqp://guest:guest@{host}:{port}" for host, port in
                 (member.address for member in cluster.members)]  # fmt: skip
@@ -56,7 +57,7 @@ def test_nothing_is_there_twice_when_a_broker_dies(tmp_path: Path) -> None:
                 process.wait()
         assert codes == dict.fromkeys(programs, 0)
         for queue in programs:
-            # Who lost one member may be told to come again while the others form a view.
+            # A client that lost its member may be told to reconnect while the others form a view.
             channel = pika_connection(cluster[1]).channel()
             found = []
             for _, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=30):

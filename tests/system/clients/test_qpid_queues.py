@@ -1,4 +1,4 @@
-"""Queues as programs written for Qpid's C++ broker declare them, by an unmodified client."""
+"""Queues declared as programs for Qpid's C++ broker do it, by an unmodified client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.demo.local_cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 
-def test_rings_and_limits_by_qpids_names(cluster: LocalCluster) -> None:
+def test_ring_queues_and_limits_under_qpids_names(cluster: LocalCluster) -> None:
     ring = {"qpid.max_count": 2, "qpid.policy_type": "ring"}
     with pika_connection(cluster[0]) as one, pika_connection(cluster[2]) as other:
         channel, reader = one.channel(), other.channel()
@@ -31,8 +31,9 @@ def test_rings_and_limits_by_qpids_names(cluster: LocalCluster) -> None:
             other.channel().queue_declare("qpid.groups", arguments={"qpid.shared_msg_group": 1})
 
 
-def test_dead_letters_wait_until_their_exchange_is_there(cluster: LocalCluster) -> None:
-    """G31, by pika: what is rejected at one member arrives by an exchange made at another."""
+def test_dead_letters_wait_until_their_exchange_exists(cluster: LocalCluster) -> None:
+    """G31, with pika: a message rejected at one member arrives by an exchange declared at
+    another."""
     at_least_once = {
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
@@ -53,7 +54,7 @@ def test_dead_letters_wait_until_their_exchange_is_there(cluster: LocalCluster) 
         late.queue_bind("grave", "graves")
         arrived = []
         for method, properties, body in late.consume("grave", auto_ack=True, inactivity_timeout=60):
-            assert method is not None, "nothing came for a minute"
+            assert method is not None, "nothing arrived within a minute"
             assert properties.headers["x-first-death-reason"] == "rejected"
             arrived.append(body)
             if len(arrived) == 2:

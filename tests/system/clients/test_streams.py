@@ -1,4 +1,4 @@
-"""G29: a stream is read again at other members, whatever died, with the same offsets."""
+"""G29: a stream is reread at other members with the same offsets, whichever member dies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ PREFETCH = 100
 
 
 def publish(cluster: LocalCluster, member: int, first: int, count: int) -> None:
-    """Publish these messages, all confirmed; every second one is transient, every fifth one has a
-    value to filter by."""
+    """Publish these messages, all confirmed; every second one is transient, every fifth has a
+    filter
+    value."""
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
         channel.queue_declare("log", durable=True, arguments=STREAM)
@@ -42,7 +43,7 @@ def publish(cluster: LocalCluster, member: int, first: int, count: int) -> None:
 def read(
     cluster: LocalCluster, member: int, offset: object, count: int, **arguments: object
 ) -> list[tuple[int, bytes]]:
-    """Read so many messages from an offset on: their offsets and bodies."""
+    """Read this many messages from an offset on: their offsets and bodies."""
     found: list[tuple[int, bytes]] = []
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
@@ -59,7 +60,7 @@ def read(
 
 
 def drained(broker: BrokerProcess, *options: str) -> list[tuple[int, bytes]]:
-    """What `drain` reads, which takes nothing."""
+    """What `drain` reads without consuming."""
     host, port = broker.address
     command = [sys.executable, "-m", "tools.commands.drain", "-b", f"{host}:{port}"]
     command += ["-q", "log", "--format", "json", "--timeout", "1", *options]
@@ -72,11 +73,11 @@ def expected(first: int, count: int) -> list[tuple[int, bytes]]:
     return [(number, b"%d" % number) for number in range(first, first + count)]
 
 
-def test_it_is_read_at_all_members_whatever_dies(tmp_path: Path) -> None:
+def test_a_stream_is_read_at_all_members_whichever_dies(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         began = datetime.now(UTC)
         publish(cluster, 0, 0, COUNT)
-        with pika_connection(cluster[1]) as connection:  # reads on while the others die
+        with pika_connection(cluster[1]) as connection:  # keeps reading while the others die
             channel = connection.channel()
             channel.basic_qos(prefetch_count=PREFETCH)
             found = []
@@ -105,8 +106,8 @@ def test_it_is_read_at_all_members_whatever_dies(tmp_path: Path) -> None:
             assert fifths == [(at, b"%d" % at) for at in range(5, 2 * COUNT, 5)]
 
 
-def test_it_is_all_there_when_all_were_killed(tmp_path: Path) -> None:
-    """The transient messages too, and offsets go on."""
+def test_a_stream_survives_the_death_of_all_members(tmp_path: Path) -> None:
+    """Transient messages survive too, and offsets continue."""
     with running_cluster(tmp_path) as cluster:
         publish(cluster, 0, 0, COUNT)
         for member in cluster.members:
@@ -116,7 +117,7 @@ def test_it_is_all_there_when_all_were_killed(tmp_path: Path) -> None:
         assert read(cluster, 2, 0, COUNT + 10) == expected(0, COUNT + 10)
 
 
-def test_the_example_reads_on_where_it_ended(tmp_path: Path) -> None:
+def test_the_example_resumes_where_it_stopped(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster") as cluster:
         urls = [
             f"amqp://guest:guest@{host}:{port}" for host, port in map(_address, cluster.members)
@@ -130,12 +131,12 @@ def test_the_example_reads_on_where_it_ended(tmp_path: Path) -> None:
                 for line in reader.stdout:
                     lines.append(line)
                     if len(lines) == first + COUNT // 2 and not first:
-                        cluster[0].kill()  # to which it is connected
+                        cluster[0].kill()  # the member that it is connected to
                     if len(lines) == first + COUNT:
                         break
                 wait_until(
                     lambda: (tmp_path / "offset").read_text() == str(first + COUNT),  # noqa: B023
-                    10, "the example keeps its offset",
+                    10, "the example to store its offset",
                 )  # fmt: skip
                 reader.kill()
         assert lines == [f"{number} {number}\n" for number in range(2 * COUNT)]
@@ -145,7 +146,7 @@ def _address(member: BrokerProcess) -> tuple[str, int]:
     return member.address
 
 
-def test_what_a_stream_does_not_do_is_refused(tmp_path: Path) -> None:
+def test_unsupported_operations_on_a_stream_are_refused(tmp_path: Path) -> None:
     with running_cluster(tmp_path, size=1) as cluster:
         publish(cluster, 0, 0, 1)
         refusals: tuple[tuple[Callable[[BlockingChannel], object], int], ...] = (

@@ -1,1 +1,1 @@
-"""The scenarios of the original's cluster tests, tried with real members."""
+"""The scenarios of the original's cluster tests with real members."""

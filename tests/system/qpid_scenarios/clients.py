@@ -1,4 +1,4 @@
-"""Clients of the members of a cluster, and what they do in a line."""
+"""Clients of a cluster's members, with one function for each of their usual steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clients:
         self._opened: list[pika.BlockingConnection] = []
 
     def channel(self, member: int | None = None, *, confirms: bool = True) -> BlockingChannel:
-        """A channel on a connection of its own, to this member, or to whichever lets clients in."""
+        """A channel on its own connection, to this member, or to any that admits clients."""
         to = self.cluster.members if member is None else [self.cluster[member]]
         listed = [
             pika.ConnectionParameters(*one.address, heartbeat=0, socket_timeout=5) for one in to
@@ -35,7 +35,7 @@ class Clients:
         return channel
 
     def close(self) -> None:
-        """Also towards members that are dead."""
+        """Close all connections, also to dead members."""
         for connection in self._opened:
             with contextlib.suppress(pika.exceptions.AMQPError):
                 if connection.is_open:
@@ -64,7 +64,7 @@ def send(channel: BlockingChannel, queue: str, *bodies: bytes, **properties: obj
 
 
 def take(channel: BlockingChannel, queue: str, count: int | None = None) -> list[bytes]:
-    """Get and acknowledge so many messages, or all."""
+    """Get and acknowledge this many messages, or all."""
     found: list[bytes] = []
     while len(found) != count:
         method, _, body = channel.basic_get(queue)
@@ -76,7 +76,7 @@ def take(channel: BlockingChannel, queue: str, count: int | None = None) -> list
 
 
 def hold(channel: BlockingChannel, queue: str, count: int) -> list[int]:
-    """Get so many messages and keep them unacknowledged; their delivery tags."""
+    """Get this many messages without acknowledging them; return their delivery tags."""
     tags = []
     for _ in range(count):
         method, _, _ = channel.basic_get(queue)
@@ -86,19 +86,19 @@ def hold(channel: BlockingChannel, queue: str, count: int) -> list[int]:
 
 
 def count_of(channel: BlockingChannel, queue: str) -> int:
-    """How many messages are ready in a queue."""
+    """The number of ready messages in a queue."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def closing_code(attempt: Callable[[], object]) -> int:
-    """The code with which the broker closes the channel on which something is attempted."""
+    """The code with which the broker closes the channel on which this is attempted."""
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
         attempt()
     return int(refused.value.reply_code)
 
 
 def hear(channel: BlockingChannel, all_came: Callable[[], bool]) -> None:
-    """Let a consumer's connection read until all came."""
+    """Let a consumer's connection read until all messages have arrived."""
 
     def came() -> bool:
         channel.connection.process_data_events(0.05)

@@ -1,4 +1,4 @@
-"""What Qpid's HA tests tried with an active member and its backups, under their names."""
+"""Qpid's HA scenarios of an active member and its backups, under their names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
 
 FAILOVER_S = 60.0
-"""Far beyond what it takes where nothing else runs, some 1.5 s: that is reported, not judged."""
+"""Far above the usual 1.5 s on an idle machine; the time is reported, not judged."""
 
 
 @contextlib.contextmanager
@@ -53,18 +53,18 @@ def ha(member: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def role(member: BrokerProcess) -> str:
-    """What a member is, in a word."""
+    """A member's role, in one word."""
     return str(role_told(member).get("status", ""))
 
 
 def becomes(word: str, *members: BrokerProcess) -> None:
-    """Wait until that is the role of each."""
+    """Wait until each of these members has this role."""
     for member in members:
         wait_until(lambda one=member: role(one) == word, 20, f"{member} to be {word}")  # type: ignore[misc]
 
 
 def active_of(cluster: LocalCluster, seconds: float = 20.0) -> BrokerProcess:
-    """The active member, once all that run name it, and it says so itself."""
+    """The active member, once all running members name it, and it says so itself."""
     found: list[BrokerProcess] = []
 
     def is_there() -> bool:
@@ -79,7 +79,7 @@ def active_of(cluster: LocalCluster, seconds: float = 20.0) -> BrokerProcess:
 
 
 def named_by(member: BrokerProcess) -> str:
-    """Whom a member takes for the active one; "" where it knows of none."""
+    """The member that this one takes for the active one; "" if it knows of none."""
     try:
         roles = member.status().raw["ha"]
     except ManagementError:
@@ -90,7 +90,7 @@ def named_by(member: BrokerProcess) -> str:
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Close all connections at the end, also those to members that are dead."""
+    """Close all connections at the end, also those to dead members."""
     yield
     for connection in OPENED:
         with contextlib.suppress(pika.exceptions.AMQPError):
@@ -126,15 +126,16 @@ def confirming(connection: pika.BlockingConnection) -> BlockingChannel:
 
 
 def refusal_of(member: BrokerProcess, **properties: object) -> str:
-    """Why a client is not let in."""
+    """The reason with which a client is refused."""
     with pytest.raises(pika.exceptions.AMQPConnectionError) as refused:
         connect(member, properties=properties or None)
     return repr(refused.value)
 
 
 def test_failover_python(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """A backup refuses clients and says where to go, admits administrators; clients find the active
-    member, and the next one after it was killed (G25, G8).
+    """A backup refuses clients and names the active member, but admits administrators; clients find
+    the
+    active member, and the next one after it was killed (G25, G8).
     """
     with ha_cluster(tmp_path) as cluster:
         active = active_of(cluster)
@@ -158,7 +159,7 @@ def test_failover_python(tmp_path: Path, record_property: Callable[[str, object]
         began = time.monotonic()
         found = None
         while found is None:
-            assert time.monotonic() - began < FAILOVER_S, "nobody lets clients in"
+            assert time.monotonic() - began < FAILOVER_S, "no member admits clients"
             with contextlib.suppress(pika.exceptions.AMQPConnectionError):
                 found = connect(*cluster.members)
         record_property("clients were let in again after, s", f"{time.monotonic() - began:.2f}")
@@ -193,7 +194,7 @@ def gauges_of(member: BrokerProcess) -> list[tuple[str, float]]:
 
 
 class Publisher(threading.Thread):
-    """Publishes numbers with confirms until it is stopped, to whoever takes it."""
+    """Publishes numbers with confirms until it is stopped, to any member that accepts it."""
 
     def __init__(self, members: list[BrokerProcess]) -> None:
         super().__init__(daemon=True)
@@ -211,7 +212,7 @@ class Publisher(threading.Thread):
                     send(channel, "q", b"%d" % number)
                     self.confirmed.append(number)
             except (pika.exceptions.AMQPError, AMQPConnectorException, OSError):
-                self.refusals += 1  # a member that stands still lets a handshake run out of time
+                self.refusals += 1  # at a stalled member the handshake times out
                 time.sleep(0.02)
 
     def end(self) -> list[int]:
@@ -249,12 +250,12 @@ def test_failover_send_receive(tmp_path: Path, how: signal.Signals) -> None:
         channel = confirming(connect(active_of(cluster)))
         there = {int(body) for body in take(channel, "q")}
         lost = sorted(set(confirmed) - there)
-        assert not lost, f"{len(lost)} of {len(confirmed)} were confirmed and are gone: {lost[:9]}"
+        assert not lost, f"{len(lost)} of {len(confirmed)} confirmed messages are lost: {lost[:9]}"
     assert len(set(one_active_at_a_time(cluster))) > 1
 
 
 def records_of(member: BrokerProcess) -> Iterator[Record]:
-    """All of its member log, up to where it was killed."""
+    """All of a member's log, up to where it was killed."""
     for path in sorted((member.data_dir / "memberlog").glob("*.qml*")):
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -263,10 +264,10 @@ def records_of(member: BrokerProcess) -> Iterator[Record]:
 
 
 def one_active_at_a_time(cluster: LocalCluster) -> list[str]:
-    """The active members, one after the other, as the logs of all members have it.
+    """The active members, one after the other, according to the logs of all members.
 
-    Nobody is promoted while another one is active, and whatever was published or confirmed came
-    from, or went to, a client of the member that was active there.
+    No member is promoted while another is active, and every publish or confirm there belongs to a
+    client of the active member.
     """
     batches: dict[int, Batch] = {}
     views: dict[int, Active] = {}
@@ -306,8 +307,9 @@ def one_active_at_a_time(cluster: LocalCluster) -> list[str]:
 
 
 def test_backup_failover(tmp_path: Path) -> None:
-    """By hand, as a resource manager does it: nobody is active until somebody says so; while one
-    is, no other is promoted; once it is gone, a ready backup is (G25).
+    """By hand, as a resource manager does it: no member is active until one is promoted; while one
+    is,
+    no other is promoted; once it is gone, a ready backup is (G25).
     """
     with ha_cluster(tmp_path, ha_promotion="manual") as cluster:
         first, second, third = cluster.members
@@ -342,7 +344,8 @@ def test_backup_failover(tmp_path: Path) -> None:
         shown = [f"{'Status:':<20}active", f"{'Broker ID:':<20}{ring_of(third)}"]
 
         def all_tell_so() -> bool:
-            """The active one is `recovering` while it may not reply, as when the token is late."""
+            """The active member is `recovering` while it may not reply, such as when the token is
+            late."""
             told = sorted(ha(first, "status", "--all").stdout.splitlines())
             return told == lines and ha(third, "query").stdout.splitlines()[:2] == shown
 
@@ -377,8 +380,9 @@ def test_a_drained_active_member_hands_over(tmp_path: Path) -> None:
 
 
 def test_members_are_drained_one_after_the_other(tmp_path: Path) -> None:
-    """Maintenance of all: each drained member hands over, the first one to be active again too, and
-    who publishes loses nothing (G25, G8).
+    """Maintenance of all: each drained member hands over, including the first that is active again,
+    and
+    publishers lose nothing (G25, G8).
     """
     with ha_cluster(tmp_path) as cluster:
         held = [active_of(cluster)]
@@ -403,7 +407,7 @@ def test_members_are_drained_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_a_member_of_the_other_mode_is_refused(tmp_path: Path) -> None:
-    """The members that run notice nothing."""
+    """The running members notice nothing."""
     with ha_cluster(tmp_path) as cluster:
         other = cluster[2]
         other.kill()
@@ -424,8 +428,8 @@ def test_a_member_of_the_other_mode_is_refused(tmp_path: Path) -> None:
         (("--ha-username", "u"), "--ha-username: it needs --ha-cluster yes"),
     ],
 )
-def test_what_is_wrong_changes_nothing(tmp_path: Path, given: tuple[str, ...], says: str) -> None:
-    """invalid_replication, and other options that do not go together: one sentence and a code."""
+def test_refused_options_change_nothing(tmp_path: Path, given: tuple[str, ...], says: str) -> None:
+    """invalid_replication, and other contradictory options: one sentence and a code."""
     store = tmp_path / "store"
     typed = [*command("qpidd"), "--data-dir", str(store), "--port", "0", *given]
     done = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

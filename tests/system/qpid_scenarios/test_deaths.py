@@ -1,4 +1,4 @@
-"""What Qpid's cluster tests tried with deaths, stops and restarts, under their names."""
+"""Qpid's cluster scenarios with deaths, stops and restarts, under their names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAST_MAN = {
 
 
 def by_ring(cluster: LocalCluster) -> list[BrokerProcess]:
-    """The members as a tie breaker counts them, the lowest first."""
+    """The members in the order of a tie breaker, the lowest first."""
     return sorted(cluster.members, key=ring_of)
 
 
@@ -46,7 +46,7 @@ def marker_of(member: BrokerProcess) -> Marker:
 
 
 def known_hosts(member: BrokerProcess) -> set[str]:
-    """What a member says of where clients can go."""
+    """The addresses of clients that a member announces."""
     return {one.url for one in member.status().members if one.state == "ACTIVE"}
 
 
@@ -55,7 +55,7 @@ def url_of(member: BrokerProcess) -> str:
 
 
 class Listener:
-    """A client that bound a queue of its own to `amq.failover`, and what it heard there."""
+    """A client that bound its own queue to `amq.failover`, and the messages it got there."""
 
     def __init__(self, channel: BlockingChannel) -> None:
         self.channel = channel
@@ -72,14 +72,16 @@ class Listener:
         self.heard.append(properties.headers["amq.failover"])
 
     def hears_of(self, *members: BrokerProcess) -> None:
-        """Wait until it has been told of these members, and of no others."""
+        """Wait until it has been told of exactly these members."""
         urls = sorted(url_of(member) for member in members)
         hear(self.channel, lambda: bool(self.heard) and sorted(self.heard[-1]) == urls)
 
 
 def test_amqfailover_visible(tmp_path: Path) -> None:
-    """Who binds a queue to amq.failover hears at once where the members are, and again when one
-    dies and when it is back, the one that publishes for all too; and so does who binds later.
+    """A client that binds a queue to amq.failover gets the members' addresses at once, and again
+    when
+    one dies and when it is back, even if that one publishes for all; so does a client that binds
+    later.
     testConnectionKnownHosts: by this exchange, as AMQP 0-9-1 reserves the field of open-ok.
     """
     with (
@@ -105,7 +107,7 @@ def test_amqfailover_visible(tmp_path: Path) -> None:
 
 
 def test_solo_store_clean(tmp_path: Path) -> None:
-    """A single broker that was killed starts with its data; store_loaded: so one that ended."""
+    """A killed single broker starts with its data; store_loaded: so does one that was stopped."""
     with running_cluster(tmp_path, 1) as cluster, clients_of(cluster) as clients:
         channel = clients.channel(0)
         channel.queue_declare("kept", durable=True)
@@ -122,10 +124,11 @@ def test_solo_store_clean(tmp_path: Path) -> None:
 
 
 def test_persistent_restart(tmp_path: Path) -> None:
-    """One of three killed and back; then all are stopped with `-k` and started (G8).
+    """One of three is killed and returns; then all are stopped with `-k` and started (G8).
 
-    restart_clean: they start one by one.  testConnectionKnownHosts on the way: each member tells
-    who is there, after each death and join.
+    restart_clean: they start one by one.  testConnectionKnownHosts on the way: each member lists
+    the
+    members that are there, after each death and join.
     """
     with running_cluster(tmp_path) as cluster, clients_of(cluster) as clients:
         everywhere = {url_of(member) for member in cluster.members}
@@ -154,9 +157,9 @@ def test_persistent_restart(tmp_path: Path) -> None:
 
 
 def test_last_store_clean(tmp_path: Path) -> None:
-    """In the sequence 1, 3, 1, 2, 1 only the last one of all ends clean, and may start alone.
+    """In the sequence 1, 3, 1, 2, 1 only the last member of all ends clean, and may start alone.
 
-    Also persistent_partial_failure: two die, the last one stops in order, all start from it.
+    Also persistent_partial_failure: two die, the last one stops cleanly, all start from it.
     """
     with (
         LocalCluster(tmp_path, 3, "last", extra=LAST_MAN) as cluster,
@@ -176,7 +179,7 @@ def test_last_store_clean(tmp_path: Path) -> None:
         clients.close()
         assert last.terminate() == Exit.OK
         assert marker_of(last) is Marker.CLEAN
-        second.start()  # the tie breaker is for the other one, and this one missed a message
+        second.start()  # the tie breaker is the other one's, and this one missed a message
         wait_until(lambda: "FOR GOOD" in reason_of(second), 30, "the refusal")
         assert status_word(second) == "INQUORATE"
         assert second.terminate() == Exit.OK
@@ -199,7 +202,7 @@ def test_last_store_clean(tmp_path: Path) -> None:
 
 
 def until_away(member: BrokerProcess, gone: BrokerProcess) -> None:
-    """Wait until the change is in force by which a member that is away does not count any more."""
+    """Wait for the change by which an absent member no longer counts."""
 
     def is_so() -> bool:
         terms = member.status().raw["voter_set"]
@@ -211,7 +214,8 @@ def until_away(member: BrokerProcess, gone: BrokerProcess) -> None:
 
 @pytest.mark.logs_tell_of_it("an operator declares a loss: the new primary has no old majority")
 def test_a_survivor_that_may_not_start_alone_is_told_the_command(tmp_path: Path) -> None:
-    """All but one are stopped with SIGTERM, then it; where its voters do not let it, it says so."""
+    """All but one are stopped with SIGTERM, then it too; if its voters do not let it start, it says
+    so."""
     with running_cluster(tmp_path) as cluster, clients_of(cluster) as clients:
         channel = clients.channel(2)
         channel.queue_declare("kept", durable=True)
@@ -236,10 +240,11 @@ def test_a_survivor_that_may_not_start_alone_is_told_the_command(tmp_path: Path)
 
 
 def test_two_of_four_die_at_once_and_then_a_client_errs(tmp_path: Path) -> None:
-    """The error is the client's alone: its channel ends, and the cluster goes on (G4, G7).
+    """The error is the client's alone: its channel ends, and the cluster continues (G4, G7).
 
     ClusterFailover.cpp on the way: the exclusive queue of a client whose member died may be
-    declared again, by a client of another.
+    declared
+    again, by a client of another member.
     """
     tie_breaker = {"cluster-auto-tie-breaker": "lowest"}
     with (
@@ -272,7 +277,8 @@ def test_two_of_four_die_at_once_and_then_a_client_errs(tmp_path: Path) -> None:
 
 
 def test_blocked_queue_delete(tmp_path: Path) -> None:
-    """A publisher that is blocked goes on when what fills the disks is deleted elsewhere (G21)."""
+    """A blocked publisher continues when the messages that fill the disks are deleted elsewhere
+    (G21)."""
     with (
         mounted([tmp_path / "broker-1"]),
         running_cluster(tmp_path) as cluster,
@@ -287,6 +293,6 @@ def test_blocked_queue_delete(tmp_path: Path) -> None:
         other = clients.channel(2)
         assert count_of(other, "next") == 0
         other.queue_delete("q")
-        wait_until(lambda: count_of(other, "next") == 1, 30, "the publisher to go on")
+        wait_until(lambda: count_of(other, "next") == 1, 30, "the publisher to continue")
         assert take(other, "next") == [b"waits"]
         wait_until(lambda: alarms(cluster[1]) == "[]", 20, "the end of the alarm at the third")

@@ -1,9 +1,9 @@
-"""What Qpid's HA tests tried around a failover, under their names.
+"""Qpid's HA scenarios around a failover, under their names.
 
-They share one cluster in active-passive mode: each is a generator that prepares at the active
-member; yields while a backup is stopped; goes on without it; yields while that one comes back, the
-active one is killed and the one that was away is promoted; and then looks at what that one holds.
-The list of all scenarios is docs/reference/qpid-scenarios.md.
+They share one cluster in active-passive mode.  Each is a generator that prepares at the active
+member; yields while a backup is stopped; continues without it; yields while the backup returns, the
+active member is killed and the returned backup is promoted; and then checks the new active member.
+docs/reference/qpid-scenarios.md lists all scenarios.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def around_a_failover(scenario: Callable[[Clients], Parts]) -> Callable[[Clients
 
 @around_a_failover
 def replication(active: Clients) -> Parts:
-    """Queues, exchanges, bindings, messages; what was unbound, deleted or taken; done before the
-    backup went, while it was away, and half and half."""
+    """Queues, exchanges, bindings, messages; removals of each; before the backup stopped, while it
+    was
+    away, and some of both."""
     channel = active.channel()
     for exchange in ("kept-x", "gone-x", "late-gone-x"):
         channel.exchange_declare(exchange, "topic", durable=True)
@@ -78,8 +79,9 @@ def replication(active: Clients) -> Parts:
 
 @around_a_failover
 def missed_recreate(active: Clients) -> Parts:
-    """A queue that is deleted and declared again while the backup is away: what was in the old one
-    does not come back (catchup_store: its own store has it still)."""
+    """A queue is deleted and declared again while the backup is away: its old messages do not
+    return
+    (catchup_store: the backup's own store still has them)."""
     channel = active.channel()
     channel.queue_declare("anew", durable=True)
     send(channel, "anew", b"old 1", b"old 2")
@@ -93,7 +95,7 @@ def missed_recreate(active: Clients) -> Parts:
 
 @around_a_failover
 def reject(active: Clients) -> Parts:
-    """What was rejected is in the queue for dead letters, and nowhere else."""
+    """A rejected message is in the queue for dead letters, and nowhere else."""
     channel = active.channel()
     channel.queue_declare("graves", durable=True)
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graves"}
@@ -113,7 +115,7 @@ def reject(active: Clients) -> Parts:
 
 @around_a_failover
 def ring(active: Clients) -> Parts:
-    """A ring queue goes on to keep the newest."""
+    """A ring queue continues to keep the newest."""
     channel = active.channel()
     arguments = {"qpid.max_count": 3, "qpid.policy_type": "ring"}
     channel.queue_declare("ring", durable=True, arguments=arguments)
@@ -128,7 +130,7 @@ def ring(active: Clients) -> Parts:
 
 @around_a_failover
 def priority(active: Clients) -> Parts:
-    """The order of priorities goes on; priority_ring: at its limit a queue drops its head."""
+    """The order of priorities continues; priority_ring: at its limit a queue drops its head."""
     channel = active.channel()
     channel.queue_declare("ranks", durable=True, arguments={"x-max-priority": 9})
     limited = {"x-max-priority": 9, "x-max-length": 2}
@@ -144,12 +146,13 @@ def priority(active: Clients) -> Parts:
     send(now, "ranks", b"3", priority=3)
     assert take(now, "ranks") == [b"9", b"7", b"5", b"3", b"1"]
     assert (before, count_of(now, "ranks-ring")) == (2, 2)
-    assert take(now, "ranks-ring") == [b"5", b"1"], "the head goes, as in RabbitMQ"
+    assert take(now, "ranks-ring") == [b"5", b"1"], "the head is dropped, as in RabbitMQ"
 
 
 @around_a_failover
 def backup_acquired(active: Clients) -> Parts:
-    """What a consumer held when the active member died is there again, in its place and flagged."""
+    """Messages that a consumer held when the active member died return, in their place and
+    flagged."""
     channel = active.channel()
     kinds: dict[str, dict[str, object]] = {
         "held": {}, "held-ranked": {"x-max-priority": 3},
@@ -173,8 +176,9 @@ def backup_acquired(active: Clients) -> Parts:
 
 @around_a_failover
 def exclusive_queue(active: Clients) -> Parts:
-    """auto_delete_exclusive, auto_delete_failover: what belongs to a connection goes with it, what
-    is deleted with its last consumer goes with that; one that was never consumed from stays."""
+    """auto_delete_exclusive, auto_delete_failover: queues of a connection end with it, an
+    auto-delete
+    queue ends with its last consumer; one that never had a consumer stays."""
     channel = active.channel()
     channel.queue_declare("mine", exclusive=True, durable=True)
     channel.queue_declare("for-a-while", auto_delete=True, durable=True)
@@ -190,7 +194,7 @@ def exclusive_queue(active: Clients) -> Parts:
 
 @around_a_failover
 def auto_delete_close(active: Clients) -> Parts:
-    """The consumer goes while the backup is away: it knows of it when it is back."""
+    """The consumer ends while the backup is away: the backup knows of it when it is back."""
     channel = active.channel()
     channel.queue_declare("closed", auto_delete=True, durable=True)
     channel.basic_consume("closed", lambda *_: None)
@@ -202,7 +206,7 @@ def auto_delete_close(active: Clients) -> Parts:
 
 @around_a_failover
 def alternate_exchange(active: Clients) -> Parts:
-    """What an exchange cannot route goes to its alternate exchange."""
+    """Messages that an exchange cannot route go to its alternate exchange."""
     channel = active.channel()
     channel.exchange_declare("spare-x", "fanout", durable=True)
     arguments = {"alternate-exchange": "spare-x"}
@@ -219,7 +223,7 @@ def alternate_exchange(active: Clients) -> Parts:
 
 @around_a_failover
 def expired(active: Clients) -> Parts:
-    """What expired while the backup was away is not there, what did not is."""
+    """Messages that expired while the backup was away are gone, others are there."""
     channel = active.channel()
     channel.queue_declare("brief", durable=True)
     send(channel, "brief", b"brief", expiration=str(TTL_MS))
@@ -232,8 +236,9 @@ def expired(active: Clients) -> Parts:
 
 @around_a_failover
 def tx_simple_commit(active: Clients) -> Parts:
-    """tx_simple_rollback, tx_simple_failover: what was committed is there, what was rolled back, or
-    was open as the active member died, is not."""
+    """tx_simple_rollback, tx_simple_failover: committed messages are there; those rolled back, or
+    open
+    when the active member died, are not."""
     outside, inside = active.channel(), active.channel(confirms=False)
     outside.queue_declare("transacted", durable=True)
     outside.queue_declare("taken", durable=True)
@@ -257,8 +262,9 @@ def tx_simple_commit(active: Clients) -> Parts:
 
 @around_a_failover
 def resource_limit_bug(active: Clients) -> Parts:
-    """A limit that refuses a publish at the active member is no fault of a backup; what was refused
-    is nowhere."""
+    """A limit that refuses a publish at the active member is no fault of a backup; refused messages
+    are
+    nowhere."""
     channel = active.channel()
     arguments = {"x-max-length": 2, "x-overflow": "reject-publish"}
     channel.queue_declare("full", durable=True, arguments=arguments)
@@ -292,7 +298,7 @@ def max_queues(active: Clients) -> Parts:
 
 
 def restarts_as_active(cluster: LocalCluster, away: BrokerProcess, old: BrokerProcess) -> None:
-    """The backup comes back, the active member dies, and the backup is promoted."""
+    """The backup returns, the active member dies, and the backup is promoted."""
     away.start()
     cluster.wait_active()
     becomes("ready", away)
@@ -333,9 +339,11 @@ def test_around_a_failover(failed_over: dict[str, Parts], name: str) -> None:
 
 
 def test_stalled_backup(tmp_path: Path) -> None:
-    """A backup that stands still holds up no client for longer than a view change; empty_backup_
-    failover: members without any queue choose an active one, and the next one when it is killed;
-    broker_info: all tell the same of the cluster."""
+    """A stalled backup delays no client for longer than a view change; empty_backup_failover:
+    members
+    without any queue choose an active one, and the next one when it is killed; broker_info: all
+    report
+    the same about the cluster."""
     with ha_cluster(tmp_path) as cluster:
         first = active_of(cluster)
         first.kill()
@@ -354,7 +362,7 @@ def test_stalled_backup(tmp_path: Path) -> None:
         try:
             began = time.monotonic()
             send(channel, "q", b"while it stands still")
-            assert time.monotonic() - began < 60, "no client waits for it"
+            assert time.monotonic() - began < 60, "clients do not wait for it"
             assert role(active) == "active"
         finally:
             backup.signal(signal.SIGCONT)
@@ -364,7 +372,7 @@ def test_stalled_backup(tmp_path: Path) -> None:
 
 
 def test_store_recovery(tmp_path: Path) -> None:
-    """All are stopped in order and start again: the messages are there, at whoever is active."""
+    """All are stopped cleanly and started again: the active member has the messages."""
     with ha_cluster(tmp_path) as cluster:
         clients = Clients(cluster)
         active_of(cluster)

@@ -1,8 +1,8 @@
-"""What Qpid's cluster tests tried around the join of a member, under their names.
+"""Qpid's cluster scenarios around the join of a member, under their names.
 
-They share one join, by the tail of the log or by a checkpoint: each is a generator that prepares,
-yields while a fourth member joins with an empty directory, and then looks at what that member and
-the others hold.  The list of all scenarios is docs/reference/qpid-scenarios.md.
+They share one join, by the tail of the log or by a checkpoint.  Each is a generator that prepares,
+yields while a fourth member joins with an empty directory, and then checks that member and the
+others.  docs/reference/qpid-scenarios.md lists all scenarios.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.system.support.clusters import wait_until
 from tools.client.management import Target
 from tools.demo.local_cluster import LocalCluster
 
-# The first test of a fixture has its time, too: four brokers, a hundred clients, 150 MiB, a join.
+# The time of the first test includes its fixture: four brokers, a hundred clients, 150 MiB, a join.
 # A machine with fifteen busy processes takes minutes for that.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 JOIN_S = 300.0
@@ -40,13 +40,13 @@ JOIN_S = 300.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 JOINER = 3
 BALLAST_MESSAGES = 150
-"""Of 1 MiB; a store keeps 64 MiB of log, and some more until its next checkpoint."""
+"""Messages of 1 MiB; a store keeps 64 MiB of log, and some more until its next checkpoint."""
 Halves = Iterator[None]
 AROUND_A_JOIN: dict[str, Callable[[Clients], Halves]] = {}
 
 
 def around_a_join(scenario: Callable[[Clients], Halves]) -> Callable[[Clients], Halves]:
-    """Enter a scenario in the table; it yields once, and then the member 3 has joined."""
+    """Enter a scenario in the table; it yields once, and then member 3 has joined."""
     AROUND_A_JOIN[scenario.__name__] = scenario
     return scenario
 
@@ -67,7 +67,7 @@ def message_replication(clients: Clients) -> Halves:
 
 @around_a_join
 def tx_update(clients: Clients) -> Halves:
-    """A transaction that is open while a member joins; the commit shows all of it everywhere."""
+    """A transaction is open while a member joins; after the commit every member shows all of it."""
     outside = clients.channel(1)
     outside.queue_declare("committed", durable=True)
     send(outside, "committed", b"taken in the transaction")
@@ -89,7 +89,7 @@ def tx_update(clients: Clients) -> Halves:
 
 @around_a_join
 def tx_rollback_update(clients: Clients) -> Halves:
-    """testTxTransaction: rolled back after the join, nothing of it is there."""
+    """testTxTransaction: after a rollback behind the join nothing of it is there."""
     inside = clients.channel(2, confirms=False)
     inside.queue_declare("rolled back", durable=True)
     inside.tx_select()
@@ -106,7 +106,7 @@ def tx_rollback_update(clients: Clients) -> Halves:
 
 @around_a_join
 def user_id_update(clients: Clients) -> Halves:
-    """Who connected before a join may go on to send with its user's name, and only with that."""
+    """A client connected before a join may still send with its user's name, and only with that."""
     channel = clients.channel(0)
     channel.queue_declare("named", durable=True)
     send(channel, "named", b"1", user_id="guest")
@@ -172,7 +172,7 @@ def alternate_exchange_update(clients: Clients) -> Halves:
 
 @around_a_join
 def binding_order(clients: Clients) -> Halves:
-    """One of four queues is over its limit: the publish is refused, the others have it alike."""
+    """One of four queues is at its limit: every member refuses the publish, with the same effect."""
     queues = ["order-1", "order-2", "order-3", "order-4"]
     channel = clients.channel(0)
     channel.exchange_declare("ordered", "fanout", durable=True)
@@ -197,7 +197,7 @@ def binding_order(clients: Clients) -> Halves:
 
 @around_a_join
 def deleted_exchange(clients: Clients) -> Halves:
-    """To send through an exchange that was deleted at another member is not found, no more."""
+    """A publish to an exchange that was deleted at another member gets not-found, nothing worse."""
     sender, other = clients.channel(0), clients.channel(1)
     sender.exchange_declare("short-lived", "fanout")
     sender.basic_publish("short-lived", "", b"1")
@@ -210,7 +210,7 @@ def deleted_exchange(clients: Clients) -> Halves:
 
 @around_a_join
 def deleted_exchange_inconsistent(clients: Clients) -> Halves:
-    """The same with the join between the last send and the deletion."""
+    """The same with the join between the last publish and the deletion."""
     sender = clients.channel(0)
     sender.exchange_declare("deleted-later", "fanout")
     sender.queue_declare("had-a-binding", durable=True)
@@ -226,7 +226,7 @@ def deleted_exchange_inconsistent(clients: Clients) -> Halves:
 
 @around_a_join
 def unacked(clients: Clients) -> Halves:
-    """testUnacked: held across a join; at the holder's end they are back, in place and flagged."""
+    """testUnacked: held across a join; when the holder ends they return, in place and flagged."""
     holder = clients.channel(0)
     holder.queue_declare("held", durable=True)
     send(holder, "held", b"1", b"2", b"3", b"4")
@@ -244,10 +244,10 @@ def unacked(clients: Clients) -> Halves:
 
 @around_a_join
 def update_message_builder(clients: Clients) -> Halves:
-    """testUpdateMessageBuilder: a message half of which was sent before the join is one message."""
+    """testUpdateMessageBuilder: a message half of which was sent before the join arrives whole."""
     channel = clients.channel(0, confirms=False)
     channel.queue_declare("half", durable=True)
-    wire = channel.connection._impl  # pika sends whole messages only, in what is public
+    wire = channel.connection._impl  # pika's public functions send whole messages only
     number = channel.channel_number
     wire._send_method(number, spec.Basic.Publish(exchange="", routing_key="half"))
     wire._send_frame(frame.Header(number, 10, PERSISTENT))
@@ -261,7 +261,7 @@ def update_message_builder(clients: Clients) -> Halves:
 
 @around_a_join
 def update_consumers(clients: Clients) -> Halves:
-    """testUpdateConsumers: a consumer's credit goes on as it was; what a dead one held stays."""
+    """testUpdateConsumers: a consumer's credit continues; messages a dead one held stay."""
     consumer = clients.channel(0)
     consumer.queue_declare("consumed", durable=True)
     consumer.basic_qos(prefetch_count=2)
@@ -308,7 +308,7 @@ def update_messages(clients: Clients) -> Halves:
 
 @around_a_join
 def wiring_replication(clients: Clients) -> Halves:
-    """testWiringReplication: a queue and an exchange of one member are those of all."""
+    """testWiringReplication: a queue and an exchange of one member exist at all."""
     channel = clients.channel(0)
     channel.exchange_declare("wired", "headers", durable=True)
     channel.queue_declare("wire", durable=True)
@@ -323,7 +323,7 @@ def wiring_replication(clients: Clients) -> Halves:
 
 @around_a_join
 def dequeue_waiting_subscription(clients: Clients) -> Halves:
-    """testDequeueWaitingSubscription: a waiting consumer gets what is sent elsewhere."""
+    """testDequeueWaitingSubscription: a waiting consumer gets messages sent to other members."""
     waiting = clients.channel(0)
     waiting.queue_declare("awaited", durable=True)
     heard: list[bytes] = []
@@ -338,7 +338,7 @@ def dequeue_waiting_subscription(clients: Clients) -> Halves:
 
 @around_a_join
 def queue_durability_propagation(clients: Clients) -> Halves:
-    """queueDurabilityPropagationToNewbie: the joiner knows which queue is durable."""
+    """queueDurabilityPropagationToNewbie: the joiner knows which queues are durable."""
     clients.channel(0).queue_declare("durable", durable=True)
     clients.channel(0).queue_declare("transient")
     yield
@@ -350,7 +350,7 @@ def queue_durability_propagation(clients: Clients) -> Halves:
 
 @around_a_join
 def policy_update(clients: Clients) -> Halves:
-    """testPolicyUpdate: the joiner knows how much is in a queue with a limit, in bytes too."""
+    """testPolicyUpdate: the joiner knows the size of a queue with a limit, in bytes too."""
     channel = clients.channel(0)
     for queue, limit in (("few", {"x-max-length": 2}), ("small", {"x-max-length-bytes": 10})):
         refusing = {"x-overflow": "reject-publish", **limit}
@@ -368,7 +368,7 @@ def policy_update(clients: Clients) -> Halves:
 
 @around_a_join
 def exclusive_queue_update(clients: Clients) -> Halves:
-    """testExclusiveQueueUpdate: its owner's only, also at the joiner; gone with its owner."""
+    """testExclusiveQueueUpdate: for its owner only, also at the joiner; gone with its owner."""
     owner = clients.channel(0)
     owner.queue_declare("mine", exclusive=True)
     yield
@@ -381,7 +381,8 @@ def exclusive_queue_update(clients: Clients) -> Halves:
 
 @around_a_join
 def ring_queue_update(clients: Clients) -> Halves:
-    """testRingQueueUpdate: a queue that drops its oldest, one of which is held, goes on so."""
+    """testRingQueueUpdate: a queue that drops its oldest message, one of which is held, still
+    does."""
     holder = clients.channel(0)
     holder.queue_declare("ring", durable=True, arguments={"x-max-length": 3})
     send(holder, "ring", b"1", b"2", b"3")
@@ -398,7 +399,7 @@ def ring_queue_update(clients: Clients) -> Halves:
 
 @around_a_join
 def release(clients: Clients) -> Halves:
-    """testRelease: given back after the join, to its place."""
+    """testRelease: requeued after the join, in its place."""
     holder = clients.channel(1)
     holder.queue_declare("released", durable=True)
     send(holder, "released", b"1", b"2", b"3")
@@ -412,7 +413,7 @@ def release(clients: Clients) -> Halves:
 
 @around_a_join
 def priority_delivery(clients: Clients) -> Halves:
-    """testFairsharePriorityDelivery, without shares: the order of priorities goes on."""
+    """testFairsharePriorityDelivery, without shares: the order of priorities continues."""
     channel = clients.channel(0)
     channel.queue_declare("urgent", durable=True, arguments={"x-max-priority": 9})
     for number, priority in enumerate((1, 9, 5, 9, 1, 5)):
@@ -426,7 +427,7 @@ def priority_delivery(clients: Clients) -> Halves:
 
 @around_a_join
 def connect_consistent(clients: Clients) -> Halves:
-    """Many clients come and go; every member lists the same ones."""
+    """Many clients connect and leave; every member lists the same ones."""
     members = clients.cluster.members
     for number in range(100):
         clients.channel(number % JOINER).connection.close()
@@ -452,14 +453,13 @@ def connect_consistent(clients: Clients) -> Halves:
     def gone() -> bool:
         return not any(here & set(one) for one in lists())
 
-    wait_until(gone, 60, "the lists to forget who left")
+    wait_until(gone, 60, "the lists to drop the clients that left")
 
 
 def listed(broker: Address) -> list[tuple[str, str]]:
     """Member and address of all clients that a member knows of.
 
-    Clients of two members may have the same address, as the kernel gives a port once for each
-    destination.
+    Clients of two members may have the same address, as the kernel assigns ports per destination.
     """
     found = Target(broker).ask(op="connections")["connections"]
     assert isinstance(found, list)
@@ -475,7 +475,7 @@ def local_id(broker: Address) -> str:
 
 
 def local_address(channel: BlockingChannel) -> str:
-    """The address that the broker sees."""
+    """The client's address as the broker sees it."""
     host, port = channel.connection._impl._transport._sock.getsockname()[:2]
     return f"{host}:{port}"
 
@@ -484,7 +484,7 @@ def local_address(channel: BlockingChannel) -> str:
 def bad_client_data(clients: Clients) -> Halves:
     """testBadClientData: an illegal frame ends the connection that sent it, and no other."""
     good = [clients.channel(member) for member in range(JOINER)]
-    bad = [logged_in(clients.cluster[0].address)]  # who says nothing is not kept for so long
+    bad = [logged_in(clients.cluster[0].address)]  # a silent client is not kept this long
     yield
     good.append(clients.channel(JOINER))
     bad.append(logged_in(clients.cluster[JOINER].address))
@@ -500,14 +500,14 @@ def bad_client_data(clients: Clients) -> Halves:
 
 
 def logged_in(address: Address) -> socket.socket:
-    """A connection that is open, without a client library that would keep to the protocol."""
+    """An open connection without a client library, which would keep to the protocol."""
     link = socket.create_connection(address, 10)
     link.sendall(opening())
     return link
 
 
 def write_past_the_logs(clients: Clients) -> None:
-    """Order so much that the members' logs do not lead on from an empty store."""
+    """Order so much that the members' logs no longer reach back to an empty store."""
     channel = clients.channel(0)
     channel.queue_declare("ballast", durable=True)
     for _ in range(BALLAST_MESSAGES):
@@ -519,7 +519,8 @@ def write_past_the_logs(clients: Clients) -> None:
 def joined(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Halves]]:
-    """All scenarios of the table halfway, and the fourth member has joined in one of two ways."""
+    """All scenarios of the table up to their half, and the fourth member has joined in one of two
+    ways."""
     folder = tmp_path_factory.mktemp("joined")
     with LocalCluster(folder, 4, voters=3) as cluster, clients_of(cluster) as clients:
         for member in cluster.members[:JOINER]:
@@ -532,7 +533,7 @@ def joined(
             write_past_the_logs(clients)
         cluster[JOINER].start()
         cluster.wait_active(timeout_seconds=JOIN_S)
-        # Not its last lines only: one that is slow says how far it is, and that it came late.
+        # Not its last lines only: a slow joiner also logs its progress and its lateness.
         copied = "receiving its checkpoint" in cluster[JOINER].log_path.read_text(encoding="utf-8")
         assert copied == (request.param == "checkpoint")
         yield halves
@@ -541,5 +542,5 @@ def joined(
 
 @pytest.mark.parametrize("name", AROUND_A_JOIN)
 def test_around_a_join(joined: dict[str, Halves], name: str) -> None:
-    """G4, G11: the joiner holds what the others hold; who was connected notices nothing."""
+    """G4, G11: the joiner holds what the others hold; connected clients notice nothing."""
     assert next(joined[name], "at its end") == "at its end"
