@@ -1,1 +1,1 @@
-"""The management API of real brokers, asked as tools ask it."""
+"""The management API of real brokers, called as tools call it."""

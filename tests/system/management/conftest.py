@@ -1,4 +1,4 @@
-"""One broker with a management API for the tests that do not break it."""
+"""One broker with a management API, shared by the tests that do not break it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         address = started[0].management
         assert address is not None
         users = partial(Api(address).rows, "users")
-        # A new cluster gives itself an administrator a moment after it serves.
+        # A new cluster creates its administrator shortly after it starts to serve.
         wait_until(lambda: "admin" in users(), 10, "the first administrator")
         yield started
 

@@ -1,4 +1,4 @@
-"""A small client of the API for tests: what was answered, whole."""
+"""A small client of the API for tests; it returns whole replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         raw: bytes | None = None,
     ) -> Answered:
-        """Send one request; `path` follows `/api/`, a leading `/` replaces that."""
+        """Send one request; `path` follows `/api/`; a leading `/` replaces that."""
         connection = http.client.HTTPConnection(*self.address, timeout=100)
         try:
             content = raw if raw is not None else None if body is None else json.dumps(body)
@@ -55,7 +55,7 @@ class Api:
             connection.close()
 
     def get(self, path: str) -> object:
-        """Return what is there; anything but 200 is an error."""
+        """Return the body; any status but 200 is an error."""
         answered = self.ask("GET", path)
         assert answered.status == 200, (path, answered)
         return answered.body
@@ -67,7 +67,7 @@ class Api:
         return {row["name"]: row for row in found}
 
     def row(self, path: str) -> dict[str, object]:
-        """Return one thing."""
+        """Return a single object."""
         found = self.get(path)
         assert isinstance(found, dict)
         return found

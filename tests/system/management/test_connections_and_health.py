@@ -1,4 +1,4 @@
-"""Connections, channels and consumers as they are listed and closed; members and their health."""
+"""Connections, channels and consumers, listed and closed; members and their health."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_the_members_are_the_nodes(api: Api, broker: LocalCluster) -> None:
      "node-is-mirror-sync-critical", "protocol-listener/amqp091", "ready-to-serve-clients",
      "is-in-service", "reached-target-cluster-size", "certificate-expiration/1/months"],
 )  # fmt: skip
-def test_all_is_well(api: Api, check: str) -> None:
+def test_health_checks_of_a_healthy_member(api: Api, check: str) -> None:
     body = api.row(f"health/checks/{check}")
     assert body["status"] == "ok"
 
 
-def test_a_listener_that_is_not_there(api: Api, broker: LocalCluster) -> None:
+def test_a_missing_listener(api: Api, broker: LocalCluster) -> None:
     port = broker[0].address.port
     assert api.get(f"health/checks/port-listener/{port}") == {"status": "ok", "port": port}
     answered = api.ask("GET", "health/checks/port-listener/1")
@@ -112,7 +112,7 @@ def test_a_drained_member_is_not_ready(api: Api) -> None:
 
 
 def attempts(api: Api, node: str) -> dict[str, tuple[int, int]]:
-    """Good and refused logins, by protocol."""
+    """Successful and refused logins, by protocol."""
     rows = api.get(f"auth/attempts/{seg(node)}")
     assert isinstance(rows, list)
     for row in rows:
@@ -143,7 +143,7 @@ def test_logins_are_counted(api: Api, broker: LocalCluster) -> None:
     assert api.ask("GET", "auth/attempts/nobody").status == 404
 
 
-def test_what_is_wrong_is_found(api: Api, amqp: pika.BlockingConnection) -> None:
+def test_a_finding_is_in_the_api_and_the_metrics(api: Api, amqp: pika.BlockingConnection) -> None:
     """Through the API and the metrics: a queue with messages that nobody consumes."""
     channel = amqp.channel()
     channel.queue_declare("untaken", exclusive=True)

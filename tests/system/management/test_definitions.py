@@ -9,7 +9,7 @@ from tests.system.management.http import Api, seg
 pytestmark = pytest.mark.system
 
 
-def test_a_virtual_host_comes_and_goes(api: Api) -> None:
+def test_a_virtual_host_is_created_and_deleted(api: Api) -> None:
     body = {"description": "of the shop", "tags": "accounts,production"}
     assert api.ask("PUT", "vhosts/shop", body).status == 201
     assert api.ask("PUT", "vhosts/shop").status == 204
@@ -26,7 +26,7 @@ def test_a_virtual_host_comes_and_goes(api: Api) -> None:
     assert api.ask("GET", "vhosts/shop").status == 404
 
 
-def test_a_user_comes_and_goes(api: Api) -> None:
+def test_a_user_is_created_and_deleted(api: Api) -> None:
     body = {"password": "secret", "tags": "monitoring"}
     assert api.ask("PUT", "users/ann", body).status == 201
     row = api.row("users/ann")
@@ -42,7 +42,7 @@ def test_a_user_comes_and_goes(api: Api) -> None:
     assert api.ask("DELETE", "users/ann").status == 404
 
 
-def test_users_that_are_refused(api: Api) -> None:
+def test_refused_users(api: Api) -> None:
     for body in (
         {}, {"password": "x"}, {"tags": 1}, {"tags": "", "password": 1},
         {"tags": "", "password_hash": "!"}, {"tags": "", "hashing_algorithm": "rot13"},
@@ -83,7 +83,7 @@ def test_permissions_of_a_user(api: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", ["policies", "operator-policies"])
-def test_a_policy_comes_and_goes(api: Api, kind: str) -> None:
+def test_a_policy_is_created_and_deleted(api: Api, kind: str) -> None:
     path = f"{kind}/%2F/{seg('a/b')}"
     body = {"pattern": "^short", "definition": {"max-length": 5}, "apply-to": "queues"}
     assert api.ask("PUT", path, body).status == 201
@@ -173,7 +173,7 @@ DOCUMENT: dict[str, list[dict[str, object]]] = {
 }  # fmt: skip
 
 
-def test_all_definitions_come_in_and_go_out_again(api: Api) -> None:
+def test_all_definitions_are_imported_and_exported(api: Api) -> None:
     assert api.ask("POST", "definitions", DOCUMENT).status == 204
     exported = api.row("definitions")
     for kind, rows in DOCUMENT.items():
@@ -194,13 +194,13 @@ def test_all_definitions_come_in_and_go_out_again(api: Api) -> None:
     assert api.row("definitions/moved") == inside
     for path in ("vhosts/moved", "users/carol", "global-parameters/cluster_note"):
         assert api.ask("DELETE", path).status == 204
-    again = api.ask("PUT", "vhosts/moved")  # else its text says what of the old one is left
+    again = api.ask("PUT", "vhosts/moved")  # otherwise its text reports the rest of the old one
     assert again.status == 201, again
     assert api.ask("DELETE", "vhosts/moved").status == 204
 
 
-def test_a_virtual_host_says_which_type_queues_without_one_have(api: Api) -> None:
-    """As RabbitMQ's documents have it, some of which say it among the metadata only."""
+def test_a_virtual_host_has_a_default_queue_type(api: Api) -> None:
+    """As RabbitMQ's documents do, some of them only in the metadata."""
     queues: list[object] = [
         {"name": "old", "vhost": "typed", "type": "classic", "arguments": {}},
         {"name": "new", "vhost": "typed"},
@@ -231,8 +231,8 @@ def test_a_virtual_host_says_which_type_queues_without_one_have(api: Api) -> Non
     assert api.ask("DELETE", "vhosts/typed").status == 204
 
 
-def test_a_shovel_of_a_document_finds_the_queues_as_the_document_has_them(api: Api) -> None:
-    """One that ran first would make its queue without arguments, and the queue would stay so."""
+def test_a_documents_queues_are_declared_before_its_shovels_run(api: Api) -> None:
+    """A shovel that ran first would declare its queue without arguments, and these would remain."""
     shovel = {"src-uri": "amqp:///tools", "src-queue": "from", "dest-uri": "amqp:///tools",
               "dest-queue": "to"}  # fmt: skip
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -252,7 +252,7 @@ def test_a_shovel_of_a_document_finds_the_queues_as_the_document_has_them(api: A
     for name in ("from", "to"):
         assert queues[name]["arguments"] == {"x-max-priority": 5}
     assert api.row("parameters/shovel/tools/first")["value"] == shovel
-    # And one that cannot run is found when all else is there.
+    # A shovel that cannot run is reported after all else is loaded.
     broken = {"vhost": "tools", "component": "shovel", "name": "second",
               "value": {**shovel, "src-protocol": "amqp10"}}  # fmt: skip
     more = {"parameters": [broken], "queues": [{"name": "later", "vhost": "tools"}]}
@@ -263,8 +263,8 @@ def test_a_shovel_of_a_document_finds_the_queues_as_the_document_has_them(api: A
     assert api.ask("DELETE", "vhosts/tools").status == 204
 
 
-def test_what_federation_left_at_rabbitmq_is_not_taken_in(api: Api) -> None:
-    """The links make their queues and exchanges again; the exchanges are in no document."""
+def test_rabbitmqs_federation_queues_are_not_imported(api: Api) -> None:
+    """The links declare their queues and exchanges again; the exchanges are in no document."""
     link = "federation: events -> far"
     document = {
         "vhosts": [{"name": "up"}],
@@ -292,8 +292,8 @@ def test_what_federation_left_at_rabbitmq_is_not_taken_in(api: Api) -> None:
     assert api.ask("DELETE", "vhosts/up").status == 204
 
 
-def test_an_operator_policy_comes_as_rabbitmqctl_writes_it(api: Api) -> None:
-    """RabbitMQ 3.10's command line writes its definition as pairs, and itself cannot read them."""
+def test_an_operator_policy_as_rabbitmqctl_writes_it(api: Api) -> None:
+    """RabbitMQ 3.10's command line writes its definition as pairs, which it cannot read itself."""
     value = {"pattern": "^capped", "priority": 0, "apply-to": "queues"}
 
     def document(definition: object) -> dict[str, object]:
@@ -311,7 +311,7 @@ def test_an_operator_policy_comes_as_rabbitmqctl_writes_it(api: Api) -> None:
     assert "definition must be a dictionary" in str(refused.body)
 
 
-def test_documents_that_are_refused_say_where(api: Api) -> None:
+def test_refused_documents_are_answered_with_the_place(api: Api) -> None:
     for document, named in (
         ({"queues": {}}, "queues"),
         ({"queues": [{"name": "x", "vhost": "nowhere"}]}, "queues[0]: there is no vhost 'nowhere'"),

@@ -12,7 +12,7 @@ from tests.system.management.http import Api, seg
 pytestmark = pytest.mark.system
 
 
-def test_an_exchange_comes_and_goes(api: Api, amqp: pika.BlockingConnection) -> None:
+def test_an_exchange_is_created_and_deleted(api: Api, amqp: pika.BlockingConnection) -> None:
     body = {"type": "topic", "arguments": {"alternate-exchange": "amq.fanout"}}
     assert api.ask("PUT", "exchanges/%2F/news", body).status == 201
     assert api.ask("PUT", "exchanges/%2F/news", body).status == 204
@@ -30,7 +30,7 @@ def test_an_exchange_comes_and_goes(api: Api, amqp: pika.BlockingConnection) -> 
     assert api.ask("DELETE", "exchanges/%2F/news").status == 404
 
 
-def test_what_waits_in_an_exchange_that_delays(api: Api, amqp: pika.BlockingConnection) -> None:
+def test_messages_waiting_in_a_delaying_exchange(api: Api, amqp: pika.BlockingConnection) -> None:
     body = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
     assert api.ask("PUT", "exchanges/%2F/late", body).status == 201
     channel = amqp.channel()
@@ -42,7 +42,7 @@ def test_what_waits_in_an_exchange_that_delays(api: Api, amqp: pika.BlockingConn
         channel.basic_publish("late", "k", b"m", delayed, mandatory=True)
     assert api.row("exchanges/%2F/late")["messages_delayed"] == 2
     for _method, properties, _body in channel.consume(queue, inactivity_timeout=20):
-        assert properties is not None, "it did not come"
+        assert properties is not None, "it did not arrive"
         assert properties.headers == {"x-delay": -300}
         break
     assert api.row("exchanges/%2F/late")["messages_delayed"] == 1
@@ -57,7 +57,7 @@ def test_an_exchange_without_a_type_is_direct(api: Api) -> None:
     assert api.ask("DELETE", "exchanges/%2F/plain").status == 204
 
 
-def test_what_an_exchange_may_not_be(api: Api) -> None:
+def test_refused_exchanges(api: Api) -> None:
     for path, body, status in (
         ("exchanges/%2F/x", {"type": 1}, 400),
         ("exchanges/%2F/x", {"type": "sideways"}, 400),
@@ -125,7 +125,7 @@ def test_bindings_of_exchanges_and_queues(api: Api) -> None:
         assert api.ask("DELETE", path).status == 204
 
 
-def test_a_message_goes_in_over_http_and_out_over_amqp(
+def test_a_message_published_over_http_is_consumed_over_amqp(
     api: Api, amqp: pika.BlockingConnection
 ) -> None:
     api.ask("PUT", "queues/%2F/mail", {})
@@ -163,7 +163,7 @@ def test_a_message_of_the_largest_size(api: Api, amqp: pika.BlockingConnection) 
      {"routing_key": "x" * 256}, {"routing_key": None}, {"properties": {"headers": 3}},
      {"properties": {"app_id": "x" * 256}}, {"properties": {"user_id": "somebody"}}],
 )  # fmt: skip
-def test_messages_that_are_refused(api: Api, change: dict[str, object]) -> None:
+def test_refused_messages(api: Api, change: dict[str, object]) -> None:
     message: dict[str, object] = {
         "properties": {}, "routing_key": "mail", "payload": "?", "payload_encoding": "string",
     }  # fmt: skip
@@ -176,7 +176,7 @@ def test_messages_that_are_refused(api: Api, change: dict[str, object]) -> None:
     [("ack_requeue_true", 2), ("reject_requeue_true", 2), ("ack_requeue_false", 0),
      ("reject_requeue_false", 0)],
 )  # fmt: skip
-def test_what_is_looked_at_stays_or_goes(
+def test_fetched_messages_are_kept_or_removed(
     api: Api, amqp: pika.BlockingConnection, mode: str, left: int
 ) -> None:
     channel = amqp.channel()
@@ -198,7 +198,7 @@ def test_what_is_looked_at_stays_or_goes(
     assert api.row("queues/%2F/looked-at")["messages"] == left
 
 
-def test_looks_that_are_refused(api: Api) -> None:
+def test_refused_fetches(api: Api) -> None:
     api.ask("PUT", "queues/%2F/looked-at", {})
     good = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
     for change in ({"count": -1}, {"count": "x"}, {"ackmode": "x"}, {"encoding": "x"}):

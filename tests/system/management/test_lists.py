@@ -1,4 +1,4 @@
-"""What all lists can: columns, an order, filters, pages; and many queues in one list."""
+"""What all lists support: columns, sorting, filters, pages; and many queues in one list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.operate.listings import LISTINGS
 pytestmark = pytest.mark.system
 
 VARYING = ("rate", "memory", "recv_", "send_", "idle", "consumer_", "state", "messages")
-"""Parts of the names of columns that may differ from one question to the next."""
+"""Parts of the names of columns whose values may differ between two requests."""
 NAMES = [f"listed-{number:04}" for number in range(700)]
 
 
@@ -33,13 +33,13 @@ def names(rows: object) -> list[str]:
     return [row["name"] for row in rows if row["name"].lower().startswith("listed")]
 
 
-def test_a_list_is_in_the_order_of_names(api: Api) -> None:
+def test_a_list_is_sorted_by_name(api: Api) -> None:
     found = names(api.get("queues"))
     assert found == ["LISTED-capital", *NAMES]
     assert names(api.get("queues/%2F?sort=name&sort_reverse=true")) == found[::-1]
 
 
-def test_columns_are_what_was_asked_for(api: Api) -> None:
+def test_only_the_requested_columns_are_returned(api: Api) -> None:
     row = api.row("queues/%2F/listed-0001?columns=name,messages,arguments.none")
     assert row == {"name": "listed-0001", "messages": 0, "arguments": {"none": None}}
 
@@ -56,7 +56,7 @@ def test_pages(api: Api) -> None:
     }  # fmt: skip
 
 
-def test_a_page_that_is_not_there(api: Api) -> None:
+def test_a_page_out_of_range(api: Api) -> None:
     answered = api.ask("GET", "queues?page=9&page_size=100&name=listed-")
     assert answered.status == 400
     assert answered.body == {
@@ -66,7 +66,7 @@ def test_a_page_that_is_not_there(api: Api) -> None:
 
 
 @pytest.mark.parametrize("query", ["page=0", "page=x", "page=1&page_size=501", "page=-1"])
-def test_a_page_that_cannot_be(api: Api, query: str) -> None:
+def test_an_invalid_page(api: Api, query: str) -> None:
     assert api.ask("GET", f"queues?{query}").status == 400
 
 
@@ -79,8 +79,8 @@ def test_names_by_regular_expression(api: Api) -> None:
     assert "regular expression" in answered.body["reason"]
 
 
-def test_a_regular_expression_that_explodes_elsewhere(api: Api) -> None:
-    """A matcher that tries again and again would be at it for ever: all others would wait."""
+def test_a_regular_expression_that_makes_others_backtrack(api: Api) -> None:
+    """A backtracking matcher would not end, and all other requests would wait."""
     assert api.ask("PUT", "queues/%2F/" + "l" * 200, {}).status == 201
     found = api.row("queues?page=1&use_regex=true&name=(l%2Bl%2B)%2By")
     assert found["filtered_count"] == 0
@@ -88,10 +88,10 @@ def test_a_regular_expression_that_explodes_elsewhere(api: Api) -> None:
 
 
 @pytest.mark.parametrize("verb", LISTINGS)
-def test_what_commands_ask_for_is_what_their_columns_show(
+def test_commands_request_exactly_what_their_columns_show(
     broker: LocalCluster, amqp: pika.BlockingConnection, verb: str
 ) -> None:
-    """They ask for no field that they do not show, and miss none that they do."""
+    """They request no field that they do not show, and miss none that they show."""
     amqp.channel().basic_consume("LISTED-capital", lambda *_: None)
     listing = LISTINGS[verb]
     address = broker[0].management

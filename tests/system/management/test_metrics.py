@@ -1,4 +1,4 @@
-"""Metrics of real members, read by the parser of Prometheus' own client."""
+"""Metrics of real members, read with the parser of Prometheus' own client."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ OF_A_BUSY_MACHINE = (
     "QpiddSlowDisk",
     "QpiddSlowConfirms",
 )
-"""Alerts that a machine with too little for all that runs on it may raise, also at rest."""
+"""Alerts that an overloaded machine may raise even if the cluster is at rest."""
 
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def parsed(text: str) -> Scrape:
-    """Every sample of a scrape; a series that comes twice is an error."""
+    """Every sample of a scrape; a repeated series is an error."""
     found: Scrape = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -61,7 +61,7 @@ def page(address: Address, path: str = "/metrics") -> Scrape:
 
 
 def total(scrapes: list[Scrape], name: str) -> float:
-    """The sum over members, as a dashboard makes it."""
+    """The sum over members, as a dashboard computes it."""
     return sum(value for scrape in scrapes for (found, _), value in scrape.items() if found == name)
 
 
@@ -76,7 +76,7 @@ def metrics(
 
 
 def metrics_address(log: Path) -> Address:
-    """Where this member says that its metrics are."""
+    """The address of this member's metrics, from its log."""
     for line in log.read_text(encoding="utf-8").splitlines():
         if "metrics on http://" in line:
             host, _, port = line.rpartition("/metrics")[0].rpartition("//")[2].rpartition(":")
@@ -84,7 +84,7 @@ def metrics_address(log: Path) -> Address:
     raise AssertionError("no line about metrics")
 
 
-def test_sums_over_the_members_are_those_of_the_cluster(
+def test_sums_over_the_members_equal_the_cluster(
     metrics: tuple[LocalCluster, list[Address]],
 ) -> None:
     cluster, addresses = metrics
@@ -113,7 +113,7 @@ def test_sums_over_the_members_are_those_of_the_cluster(
         ("qpidd_quorum_serving", 3), ("qpidd_ring_members", 9),
         ("rabbitmq_unreachable_cluster_peers_count", 0), ("rabbitmq_queue_messages", 21),
     ):  # fmt: skip
-        # The other members apply in their own time what a client was already told.
+        # The other members apply later what a client was already told.
         wait_until(lambda: total(scrapes(), name) == value, 60, f"{name} {value}")  # noqa: B023
     found = scrapes()
     nodes = {dict(labels)["rabbitmq_node"] for scrape in found for (name, labels) in scrape
@@ -129,7 +129,9 @@ def test_sums_over_the_members_are_those_of_the_cluster(
     connection.close()
 
 
-def test_detailed_gives_what_was_asked_for(metrics: tuple[LocalCluster, list[Address]]) -> None:
+def test_detailed_returns_the_requested_families(
+    metrics: tuple[LocalCluster, list[Address]],
+) -> None:
     _, addresses = metrics
     path = "/metrics/detailed?family=queue_coarse_metrics&vhost=%2F"
     names = {name for address in addresses for name, _ in page(address, path)}
@@ -140,7 +142,7 @@ def test_detailed_gives_what_was_asked_for(metrics: tuple[LocalCluster, list[Add
 
 
 def jobs() -> dict[str, str]:
-    """The jobs of our example for Prometheus, and the path that each asks for."""
+    """The jobs of the Prometheus example, and the path that each scrapes."""
     text = (CONF / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
     return {
         job["job_name"]: f"{job['metrics_path']}?{urlencode(job.get('params', {}), doseq=True)}"
@@ -160,7 +162,7 @@ def labelled(addresses: list[Address]) -> Scrape:
 
 
 def expressions() -> dict[str, str]:
-    """Each expression of the alerts and of the dashboard, by where it stands."""
+    """Each expression of the alerts and of the dashboard, by its place."""
     rules = (CONF / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
     alerts = re.findall(r"- alert: (\w+)\n +expr: (.+)\n", rules)
     assert len(alerts) == rules.count("- alert:") >= 10
@@ -173,7 +175,7 @@ def expressions() -> dict[str, str]:
     return found
 
 
-def test_every_expression_of_the_alerts_and_the_dashboard_finds_its_series(
+def test_every_alert_and_dashboard_expression_finds_its_series(
     metrics: tuple[LocalCluster, list[Address]],
 ) -> None:
     cluster, addresses = metrics
@@ -191,13 +193,15 @@ def test_every_expression_of_the_alerts_and_the_dashboard_finds_its_series(
     for place, text in expressions().items():
         is_alert = place.startswith("Qpidd")
         alerts += is_alert
-        busy = place in OF_A_BUSY_MACHINE  # whether it is raised is no matter, only what it reads
+        busy = (
+            place in OF_A_BUSY_MACHINE
+        )  # whether it is raised does not matter, only what it reads
         value = Query(
             text.rpartition(" > ")[0] if busy else text, before | up, now | up, 15.0
         ).value()
         if is_alert and not busy:
             assert value == {}, f"{place} is raised in a cluster at rest: {value}"
-        elif place != "QpiddSlowDisk" and "Commits" not in place:  # there may be none in this time
+        elif place != "QpiddSlowDisk" and "Commits" not in place:  # this interval may have none
             assert value, place
     assert alerts > 10
     published = Query(expressions()["Incoming / s A"], before, now, 10.0).value()
@@ -205,7 +209,7 @@ def test_every_expression_of_the_alerts_and_the_dashboard_finds_its_series(
     connection.close()
 
 
-def test_the_example_of_a_scrape_asks_for_what_there_is() -> None:
+def test_the_example_scrapes_existing_paths() -> None:
     text = (CONF / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
     (families,) = re.findall(r"family: \[(.*)\]", text)
     assert set(families.split(", ")) <= set(DETAILED)
@@ -226,7 +230,7 @@ def test_other_pages_and_methods_are_refused(metrics: tuple[LocalCluster, list[A
         connection.close()
 
 
-def test_a_taken_port_is_said_at_the_start(
+def test_a_taken_port_is_reported_at_start(
     tmp_path: Path, metrics: tuple[LocalCluster, list[Address]]
 ) -> None:
     _, (address, *_) = metrics
@@ -238,7 +242,7 @@ def test_a_taken_port_is_said_at_the_start(
         other.start(START_SECONDS)
 
 
-def test_the_management_port_has_the_pages_behind_a_login(api: Api) -> None:
+def test_the_management_port_serves_the_metrics_behind_a_login(api: Api) -> None:
     for path in ("/metrics", "/metrics/per-object", "/metrics/detailed?family=queue_metrics"):
         answered = api.ask("GET", path)
         assert (answered.status, isinstance(answered.body, bytes)) == (200, True)

@@ -1,4 +1,4 @@
-"""Messages that are moved from queue to queue over HTTP: all of them, in order, or none."""
+"""Messages moved from queue to queue over HTTP: all of them in order, or none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.system
 
 
 def bodies(channel: pika.adapters.blocking_connection.BlockingChannel, queue: str) -> list[bytes]:
-    """What a queue gives, taken out."""
+    """The messages of a queue, taken out of it."""
     found: list[bytes] = []
     while True:
         method, _, body = channel.basic_get(queue, auto_ack=True)
@@ -43,7 +43,7 @@ def test_messages_move_in_order_with_their_properties(
     assert bodies(channel, "move-to") == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_move_that_is_refused_loses_nothing(api: Api, amqp: pika.BlockingConnection) -> None:
+def test_a_refused_move_loses_nothing(api: Api, amqp: pika.BlockingConnection) -> None:
     channel = amqp.channel()
     channel.confirm_delivery()
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}

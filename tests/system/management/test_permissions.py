@@ -1,6 +1,6 @@
-"""What users may see and do over HTTP who are not administrators, at a broker.
+"""What users who are not administrators may see and do over HTTP, at a broker.
 
-All cells are in tests/unit/management/test_permission_matrix.py.
+tests/unit/management/test_permission_matrix.py has all cases.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TAGS = ("administrator", "monitoring", "policymaker", "management", "")
 
 @pytest.fixture(scope="module")
 def users(broker: object) -> Iterator[dict[str, Api]]:
-    """A user for each tag, who may read what begins with `r` in a virtual host of theirs."""
+    """A user for each tag, who may read names that begin with `r` in their own virtual host."""
     api = Api(broker[0].management)  # type: ignore[index]
     api.ask("PUT", "vhosts/theirs")
     api.ask("PUT", "vhosts/others")
-    for name in ("readable", "closed"):  # who makes a virtual host may use it
+    for name in ("readable", "closed"):  # the creator of a virtual host has all permissions in it
         assert api.ask("PUT", f"queues/theirs/{name}", {}).status == 201
     api.ask("DELETE", "permissions/theirs/guest")
     assert api.ask("DELETE", "queues/theirs/readable").status == 401
@@ -42,7 +42,7 @@ def users(broker: object) -> Iterator[dict[str, Api]]:
     api.ask("DELETE", "vhosts/others")
 
 
-def test_changes_take_the_permissions_of_amqp(users: dict[str, Api]) -> None:
+def test_changes_need_the_permissions_of_amqp(users: dict[str, Api]) -> None:
     api = users["management"]
     assert api.ask("PUT", "queues/theirs/mine-1", {}).status == 201
     for method, path, body in (
@@ -74,7 +74,7 @@ def test_changes_take_the_permissions_of_amqp(users: dict[str, Api]) -> None:
     assert set(users["monitoring"].rows("vhosts")) >= {"/", "theirs", "others"}
 
 
-def test_a_policymaker_makes_policies_where_it_may_enter(users: dict[str, Api]) -> None:
+def test_a_policymaker_sets_policies_in_its_virtual_hosts(users: dict[str, Api]) -> None:
     api = users["policymaker"]
     policy = {"pattern": "^x", "definition": {"max-length": 1}}
     assert api.ask("PUT", "policies/theirs/p", policy).status == 201
@@ -83,10 +83,10 @@ def test_a_policymaker_makes_policies_where_it_may_enter(users: dict[str, Api]) 
     assert api.ask("DELETE", "policies/theirs/p").status == 204
 
 
-def test_only_administrators_and_its_own_user_end_a_connection(
+def test_only_administrators_and_its_user_may_close_a_connection(
     users: dict[str, Api], amqp: pika.BlockingConnection
 ) -> None:
-    """Whoever monitors sees all of them."""
+    """A monitoring user sees all of them."""
     admin = Api(users["monitoring"].address)
     amqp.channel()
     (name,) = admin.rows("connections")
@@ -100,8 +100,8 @@ def test_only_administrators_and_its_own_user_end_a_connection(
     assert users["management"].ask("DELETE", f"connections/{path}").status == 404
 
 
-def test_a_policymaker_forges_no_limits_and_no_operator_policies(users: dict[str, Api]) -> None:
-    """As parameters they would become the real ones where definitions are exported and loaded."""
+def test_a_policymaker_cannot_set_limits_or_operator_policies(users: dict[str, Api]) -> None:
+    """As parameters they would become real ones when definitions are exported and imported."""
     api = users["policymaker"]
     for component in ("vhost-limits", "operator_policy", "policy"):
         path = f"parameters/{component}/theirs/limits"
@@ -111,7 +111,7 @@ def test_a_policymaker_forges_no_limits_and_no_operator_policies(users: dict[str
     assert api.ask("DELETE", "parameters/own/theirs/x").status == 204
 
 
-def test_only_own_connections_are_counted_for_a_user_who_does_not_monitor(
+def test_a_user_without_monitoring_sees_counts_of_own_connections(
     users: dict[str, Api], amqp: pika.BlockingConnection
 ) -> None:
     amqp.channel()

@@ -1,4 +1,4 @@
-"""Policies over HTTP, and what they do to a queue that clients use."""
+"""Policies over HTTP, and their effect on a queue that clients use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_policy_takes_effect_and_is_shown(api: Api, amqp: pika.BlockingConnect
     channel.queue_delete("limited")
 
 
-def test_a_policy_that_is_none_is_refused(api: Api) -> None:
+def test_an_invalid_policy_is_refused(api: Api) -> None:
     policy = {"pattern": "^x", "definition": {"no-such": 1}}
     answered = api.ask("PUT", "policies/%2F/bad", policy)
     assert answered.status == 400

@@ -1,4 +1,4 @@
-"""What the API refuses before it looks at what is asked: strangers, other sites, too much."""
+"""What the API refuses before it looks at the request: strangers, other sites, too much data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KINDS = (
 def test_without_credentials(api: Api) -> None:
     answered = Api(api.address).ask("GET", "overview", headers={"Authorization": ""})
     assert answered.status == 401
-    realm = 'Basic realm="RabbitMQ Management"'  # by which Perl's LWP chooses the password
+    realm = 'Basic realm="RabbitMQ Management"'  # Perl's LWP chooses the password by it
     assert answered.headers["WWW-Authenticate"] == realm
 
 
 @pytest.mark.parametrize(
     "header", ["Basic !!!", "Basic Z3Vlc3Q=", "Bearer x", "Basic " + "A" * 5000]
 )
-def test_credentials_that_are_none(api: Api, header: str) -> None:
+def test_malformed_credentials(api: Api, header: str) -> None:
     answered = api.ask("GET", "overview", headers={"Authorization": header})
     assert answered.status == 401
     assert answered.body == {"error": "not_authorised", "reason": "Login failed"}
@@ -64,7 +64,7 @@ def test_a_page_of_another_site_changes_nothing(api: Api) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_body_is_json_whatever_its_type(api: Api, kind: str) -> None:
-    """As RabbitMQ takes it: `curl -d` says that it is a form, pyrabbit2 says nothing."""
+    """As at RabbitMQ: `curl -d` declares a form, pyrabbit2 declares nothing."""
     told = {"Content-Type": kind}
     wanted = {"durable": False}
     assert api.ask("PUT", "queues/%2F/typed", wanted, headers=told).status == 201
@@ -80,7 +80,7 @@ def test_a_body_is_json_whatever_its_type(api: Api, kind: str) -> None:
      b'{"arguments": {"x": 9223372036854775808}}', b'{"arguments": {"x": "\\ud800"}}',
      b'{"arguments": {"x": ' + b"9" * 5000 + b"}}"],
 )  # fmt: skip
-def test_bodies_that_are_refused(api: Api, body: bytes) -> None:
+def test_refused_bodies(api: Api, body: bytes) -> None:
     answered = api.ask("PUT", "queues/%2F/never", raw=body)
     assert answered.status == 400
     assert isinstance(answered.body, dict)
@@ -89,7 +89,7 @@ def test_bodies_that_are_refused(api: Api, body: bytes) -> None:
     assert api.ask("GET", "queues/%2F/never").status == 404
 
 
-def test_names_that_amqp_cannot_carry(api: Api) -> None:
+def test_names_too_long_for_amqp(api: Api) -> None:
     for name in ("x" * 256, "%FF", "x" * 5000):
         assert api.ask("PUT", f"queues/%2F/{name}", {}).status == 400
 
@@ -109,7 +109,7 @@ def test_only_messages_and_definitions_may_be_large(api: Api) -> None:
     assert api.ask("POST", "exchanges/%2F/amq.default/publish", raw=message).status == 200
 
 
-def test_heads_that_are_too_large_or_wrong(api: Api) -> None:
+def test_malformed_or_too_large_heads(api: Api) -> None:
     for head in (
         b"GET /api/overview HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
         b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
@@ -133,7 +133,7 @@ def test_no_path_leads_out_of_the_dashboard(api: Api, path: str) -> None:
     assert answered.body == {"error": "Object Not Found", "reason": "Not Found"}
 
 
-def test_replies_forbid_what_browsers_should_not_do(api: Api) -> None:
+def test_replies_carry_the_security_headers(api: Api) -> None:
     headers = api.ask("GET", "overview").headers
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cache-Control"] == "no-cache"
@@ -141,7 +141,7 @@ def test_replies_forbid_what_browsers_should_not_do(api: Api) -> None:
     assert headers["Server"] == "qpidd"
 
 
-def test_a_method_that_a_path_has_not(api: Api) -> None:
+def test_a_method_that_a_path_does_not_support(api: Api) -> None:
     answered = api.ask("DELETE", "overview")
     assert answered.status == 405
     assert answered.headers["Allow"] == "HEAD, GET, OPTIONS"
@@ -154,7 +154,7 @@ def test_a_method_that_a_path_has_not(api: Api) -> None:
         ("queues/%2F/nowhere/contents", "DELETE, OPTIONS"),
     ],
 )
-def test_the_methods_of_a_path_are_told_to_anybody(api: Api, path: str, methods: str) -> None:
+def test_options_needs_no_login(api: Api, path: str, methods: str) -> None:
     answered = Api(api.address, "nobody", "wrong").ask("OPTIONS", path)
     assert answered.status == 200
     assert answered.headers["Allow"] == methods
@@ -165,8 +165,8 @@ def test_the_methods_of_a_path_are_told_to_anybody(api: Api, path: str, methods:
     [("POST", "exchanges/%2F/amq.topic/publish"),
      ("POST", "definitions")],
 )  # fmt: skip
-def test_bodies_of_very_many_values(api: Api, method: str, path: str) -> None:
-    """To read them would hold up the ring for seconds and take hundreds of megabytes."""
+def test_bodies_with_too_many_values(api: Api, method: str, path: str) -> None:
+    """Parsing them would hold up the ring for seconds and take hundreds of megabytes."""
     bomb = b'{"payload": [' + b",".join([b"{}"] * 1_000_000) + b"]}"
     answered = api.ask(method, path, raw=bomb)
     assert answered.status == 400
@@ -174,7 +174,7 @@ def test_bodies_of_very_many_values(api: Api, method: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["name" + ".a" * 4000, ",".join(f"c{n}" for n in range(200))])
-def test_columns_that_nothing_has(api: Api, columns: str) -> None:
+def test_unknown_columns(api: Api, columns: str) -> None:
     for path in ("exchanges", "exchanges?page=1&", "overview", "exchanges/%2F/amq.topic"):
         mark = "" if path.endswith("&") else "?"
         assert api.ask("GET", f"{path}{mark}columns={columns}").status == 400

@@ -1,4 +1,4 @@
-"""Queues over HTTP: what is declared here is there for AMQP, and the other way round."""
+"""Queues over HTTP: those declared there exist for AMQP, and the other way round."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.system
 HOSTILE = ["a/b", "../..", "..", "%2F", "<script>alert(1)</script>", "ä ö", "a?b#c", "x" * 255]
 
 
-def test_whoever_asks_is_told_who_it_is(api: Api) -> None:
+def test_whoami(api: Api) -> None:
     assert api.get("whoami") == {"name": "guest", "tags": ["administrator"]}
 
 
-def test_a_queue_declared_over_http_is_there_for_amqp(
+def test_a_queue_declared_over_http_exists_for_amqp(
     api: Api, amqp: pika.BlockingConnection
 ) -> None:
     assert api.ask("PUT", "queues/%2F/made-here", {"durable": True}).status == 201
@@ -26,7 +26,7 @@ def test_a_queue_declared_over_http_is_there_for_amqp(
     assert found.method.message_count == 0
 
 
-def test_a_queue_tells_how_many_keys_it_knows_and_how_many_repeats_came(
+def test_a_deduplicating_queue_reports_keys_and_repeats(
     api: Api, amqp: pika.BlockingConnection
 ) -> None:
     once = {"x-message-deduplication": True, "x-cache-size": 100}
@@ -44,7 +44,7 @@ def test_a_queue_tells_how_many_keys_it_knows_and_how_many_repeats_came(
     assert "deduplication_keys" not in api.row("queues/%2F/made-here")
 
 
-def test_a_queue_of_last_values_tells_how_many_were_replaced(
+def test_a_last_value_queue_reports_replaced_messages(
     api: Api, amqp: pika.BlockingConnection
 ) -> None:
     body = {"durable": True, "arguments": {"qpid.last_value_queue": 1}}
@@ -60,7 +60,7 @@ def test_a_queue_of_last_values_tells_how_many_were_replaced(
     assert channel.queue_declare("prices", passive=True).method.message_count == 2
 
 
-def test_another_declaration_is_refused_in_the_words_of_amqp(api: Api) -> None:
+def test_a_contradictory_declaration_is_refused_as_over_amqp(api: Api) -> None:
     api.ask("PUT", "queues/%2F/kept", {"durable": True})
     answered = api.ask("PUT", "queues/%2F/kept", {"durable": False})
     assert answered.status == 400
@@ -72,7 +72,7 @@ def test_another_declaration_is_refused_in_the_words_of_amqp(api: Api) -> None:
     assert api.row("queues/%2F/kept")["durable"] is True
 
 
-def test_counts_are_those_of_amqp(api: Api, amqp: pika.BlockingConnection) -> None:
+def test_counts_equal_those_of_amqp(api: Api, amqp: pika.BlockingConnection) -> None:
     channel = amqp.channel()
     channel.queue_declare("counted", durable=True)
     channel.confirm_delivery()
@@ -87,7 +87,7 @@ def test_counts_are_those_of_amqp(api: Api, amqp: pika.BlockingConnection) -> No
 
 
 def test_samples_stand_beside_the_rates(api: Api, amqp: pika.BlockingConnection) -> None:
-    """Of each kind of thing, through the real sweep; their values: tests/unit/statistics."""
+    """For each kind of object, through the real sweep; their values: tests/unit/statistics."""
     channel = amqp.channel()
     channel.confirm_delivery()
     channel.queue_declare("sampled", durable=True)
@@ -130,7 +130,7 @@ def _at(found: object, keys: list[str]) -> object:
     return found
 
 
-def test_what_is_not_there_is_not_found(api: Api) -> None:
+def test_unknown_names_are_not_found(api: Api) -> None:
     for method, path in (
         ("GET", "queues/%2F/none"), ("DELETE", "queues/%2F/none"),
         ("DELETE", "queues/%2F/none/contents"), ("GET", "queues/nowhere"),

@@ -29,7 +29,7 @@ def refused(*options: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
-def test_a_port_that_was_given_and_is_taken() -> None:
+def test_a_given_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code, said = refused("--management-port", port)
@@ -38,7 +38,7 @@ def test_a_port_that_was_given_and_is_taken() -> None:
     assert "give another --management-port" in said
 
 
-def test_a_file_of_definitions_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_file_of_definitions(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     for content, why in ((None, "No such file"), ("{", "no JSON"), ("[]", "no JSON object")):
         if content is not None:
@@ -49,7 +49,7 @@ def test_a_file_of_definitions_that_cannot_be_read(tmp_path: Path) -> None:
         assert str(bad) in said
 
 
-def test_definitions_are_loaded_at_the_start(tmp_path: Path) -> None:
+def test_definitions_are_loaded_at_start(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     content = {
         "vhosts": [{"name": "loaded"}],
@@ -69,7 +69,7 @@ def test_definitions_are_loaded_at_the_start(tmp_path: Path) -> None:
 
             wait_until(is_there, 20, path)
             assert api.row(path)["arguments"] == {"x-max-length": 3}
-            # The others have it too, whoever is asked.
+            # The other members have it too.
             nodes = api.rows("nodes")
             assert {row["running"] for row in nodes.values()} == {True}
             assert len(nodes) == 3
@@ -89,7 +89,7 @@ def test_definitions_are_loaded_without_an_api(tmp_path: Path) -> None:
         wait_until(lambda: f"{file} is loaded" in member.log_tail(200), 20, "the definitions")
 
 
-def test_definitions_that_are_not_loaded_to_the_end_are_a_finding(tmp_path: Path) -> None:
+def test_partly_loaded_definitions_are_a_finding(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     content = {"queues": [{"name": "good"}, {"name": "bad", "arguments": {"x-max-length": "x"}}]}
     file.write_text(json.dumps(content), encoding="utf-8")
@@ -110,8 +110,9 @@ def test_definitions_that_are_not_loaded_to_the_end_are_a_finding(tmp_path: Path
         assert api.ask("GET", "queues/%2F/good").status == 200
 
 
-def test_a_client_that_comes_first_is_not_sent_away_for_good(tmp_path: Path) -> None:
-    """Its user is in the file: until that is loaded it is to try again, as 403 makes many end."""
+def test_a_client_before_its_definitions_is_told_to_retry(tmp_path: Path) -> None:
+    """Its user is in the file: until that is loaded it is told to retry, as many clients give up on
+    403."""
     file = tmp_path / "definitions.json"
     content = {
         "vhosts": [{"name": "shop"}],
@@ -136,5 +137,5 @@ def test_a_client_that_comes_first_is_not_sent_away_for_good(tmp_path: Path) -> 
                 return False
             return True
 
-        wait_until(is_let_in, START_SECONDS, "the user to be let in")
+        wait_until(is_let_in, START_SECONDS, "the user to be admitted")
         assert [one for one in told if "(403)" in one or "(530)" in one] == []

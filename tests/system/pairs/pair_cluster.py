@@ -1,4 +1,4 @@
-"""Two real brokers that are a pair, and what is asked of them."""
+"""Two real brokers that form a pair, and the questions that tests ask them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 T = TypeVar("T", bound=LocalCluster)
 DROPPED = ("--cluster-nodes", "--cluster-size")
-"""What follows from the options of a pair."""
+"""Settings that follow from the options of a pair."""
 
 
 def pair(root: Path, mode: str, **more: str) -> LocalCluster:
-    """A pair that is not started, the first member being the primary, or the master."""
+    """A pair that is not started; the first member is the primary, or the master."""
     return paired(LocalCluster(root, 2, "pair"), mode, **more)
 
 
 def paired(cluster: T, mode: str, **more: str) -> T:
-    """Make two members one."""
+    """Make two members a pair."""
     extra = [part for name, text in more.items() for part in (f"--{name.replace('_', '-')}", text)]
     first, second = cluster.members
     for one, other in ((first, second), (second, first)):
@@ -53,7 +53,7 @@ def _without(arguments: tuple[str, ...]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def started(root: Path, mode: str, **more: str) -> Iterator[LocalCluster]:
-    """A pair that serves."""
+    """A serving pair."""
     with pair(root, mode, **more) as cluster:
         cluster.start()
         stands(cluster[0], "active")
@@ -62,7 +62,7 @@ def started(root: Path, mode: str, **more: str) -> Iterator[LocalCluster]:
 
 
 def standing(member: BrokerProcess) -> dict[str, object]:
-    """What a member says of its pair, and its role."""
+    """A member's report on its pair, and its role."""
     said = role_told(member)
     if not said:
         return {}
@@ -71,7 +71,7 @@ def standing(member: BrokerProcess) -> dict[str, object]:
 
 
 def stands(member: BrokerProcess, word: str, seconds: float = 30.0) -> None:
-    """Wait until that is its standing, and an active one serves."""
+    """Wait until the member has this standing, and an active one serves."""
 
     def is_so() -> bool:
         said = standing(member)
@@ -82,7 +82,7 @@ def stands(member: BrokerProcess, word: str, seconds: float = 30.0) -> None:
 
 
 class Publisher:
-    """A client that goes on whatever happens, and remembers what was confirmed."""
+    """A client that continues through all faults and remembers which messages were confirmed."""
 
     def __init__(self, *members: BrokerProcess) -> None:
         self.confirmed: list[str] = []
@@ -102,12 +102,12 @@ class Publisher:
         self._thread.join(60)
 
     def goes_on(self, seconds: float = 30.0) -> None:
-        """Wait until more is confirmed."""
+        """Wait until more messages are confirmed."""
         before = len(self.confirmed)
         wait_until(lambda: len(self.confirmed) > before + 5, seconds, "more confirms")
 
     def gives_up(self) -> None:
-        """Have no more patience with the member that it is at."""
+        """Stop waiting for the member that it is connected to."""
         hang_up(self._connection)
 
     def _run(self) -> None:
@@ -145,7 +145,7 @@ def client(*members: BrokerProcess, patience_s: float = 30.0) -> pika.BlockingCo
 
 
 def let_in(*members: BrokerProcess, seconds: float = 60.0) -> pika.BlockingConnection:
-    """A client that tries until one of them lets it in."""
+    """A client that tries until one of them admits it."""
     found: list[pika.BlockingConnection] = []
 
     def comes_in() -> bool:
@@ -153,7 +153,7 @@ def let_in(*members: BrokerProcess, seconds: float = 60.0) -> pika.BlockingConne
             found.append(client(*members, patience_s=5.0))
         return bool(found)
 
-    wait_until(comes_in, seconds, "a client to be let in")
+    wait_until(comes_in, seconds, "a client to be admitted")
     return found[0]
 
 
@@ -166,13 +166,13 @@ def confirming(connection: pika.BlockingConnection) -> BlockingChannel:
 
 
 def send(channel: BlockingChannel, body: str) -> None:
-    """Publish, and have it confirmed."""
+    """Publish a message and wait for its confirm."""
     properties = pika.BasicProperties(delivery_mode=2)
     channel.basic_publish("", "q", body.encode(), properties, mandatory=True)
 
 
 def taken(channel: BlockingChannel) -> list[str]:
-    """Take all there is."""
+    """Take all messages of the queue."""
     found = list[str]()
     while True:
         method, _, body = channel.basic_get("q", auto_ack=True)

@@ -1,8 +1,8 @@
-"""Each kind of fault of the active one and of the passive one, while confirmed messages flow.
+"""Each kind of fault of the active member and of the passive one, while messages are confirmed.
 
-Nothing confirmed is lost (G8, G9, G28), and the members' logs are judged by the check, as far as it
-goes without Spark: one active at a time, and never two of which each went on alone.  How long the
-client was without a confirm is measured.
+No confirmed message is lost (G8, G9, G28), and the checks that need no Spark judge the members'
+logs: one active member at a time, and never two that each continued alone.  The longest time that
+the client waited for a confirm is measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def serving(cluster: LocalCluster) -> BrokerProcess:
 
 
 def judged(cluster: LocalCluster, publisher: Publisher, root: Path, record: Record) -> None:
-    """All that was confirmed is there, and the logs of both are of one history."""
+    """All confirmed messages are there, and both logs are of one history."""
     active = serving(cluster)
     has_all(active, publisher.confirmed)
     record("longest_s", publisher.longest_s)
@@ -81,8 +81,9 @@ def test_killed(tmp_path: Path, mode: str, victim: int, record_property: Record)
 @pytest.mark.turns(2)
 @MODES
 @ROLES
-def test_stands_still(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
-    """With a client at each: one alone would take its heartbeat to look for the other broker."""
+def test_stalled(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    """With a client at each: a single one would only look for the other broker after its
+    heartbeat."""
     with pair(tmp_path, mode) as cluster:
         begin(cluster)
         with Clients(cluster.members, tmp_path) as clients:
@@ -99,8 +100,8 @@ def test_stands_still(tmp_path: Path, mode: str, victim: int, record_property: R
 
 
 @pytest.mark.parametrize("mode", ["hac", "the slave ends"])
-def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Record) -> None:
-    """Clients of the active one alone: only that one hears of any; or the slave ends."""
+def test_partitioned(tmp_path: Path, mode: str, record_property: Record) -> None:
+    """The clients reach the active one alone: only that one continues; or the slave ends."""
     more = {} if mode == "hac" else {"shutdown_on_master_failure": "yes"}
     kind = "hac" if mode == "hac" else "master-slave"
     with paired(RelayedCluster(tmp_path, 2, "pair"), kind, **more) as cluster:
@@ -124,8 +125,9 @@ def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Rec
 @pytest.mark.turns(2)
 @MODES
 @ROLES
-def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
-    """G21, G28.  It ends with code 72, the other one goes on, and it comes back with more room."""
+def test_full_disk(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    """G21, G28.  It ends with code 72, the other one continues, and it returns once it has
+    space."""
     with contextlib.ExitStack() as stack:
         (disk,) = stack.enter_context(mounted([tmp_path / f"broker-{victim + 1}"]))
         cluster = stack.enter_context(pair(tmp_path, mode))
@@ -134,7 +136,8 @@ def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_propert
         with Publisher(*cluster.members) as publisher:
 
             def has_left() -> bool:
-                """What the member gives up to write with, somebody else takes."""
+                """Take the reserve that the member gives up, so that it has nothing to write
+                with."""
                 disk.fill()
                 return not member.alive
 
@@ -150,9 +153,10 @@ def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_propert
 
 @pytest.mark.parametrize("mode", ["master-slave"])
 @ROLES
-def test_its_disk_hangs(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
-    """G28.  Nothing that it writes comes to an end: it leaves with code 81, the other one goes on,
-    and it comes back when its disk does."""
+def test_hanging_disk(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    """G28.  None of its writes ends: it leaves with code 81, the other one continues, and it
+    returns
+    when its disk works again."""
     with pair(tmp_path, mode, disk_lag_max="3") as cluster:
         member, other = cluster[victim], cluster[1 - victim]
         other.start()

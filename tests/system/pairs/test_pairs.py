@@ -36,7 +36,7 @@ Record = Callable[[str, object], None]
 
 
 def typed(*words: str) -> subprocess.CompletedProcess[str]:
-    """A command of this software; the check starts a Spark of its own."""
+    """Run one of our commands; the check starts its own Spark."""
     return subprocess.run(
         [*command(words[0]), *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=180,
         check=False,
@@ -54,7 +54,7 @@ def is_whole(*members: BrokerProcess) -> None:
 
 
 def has_all(member: BrokerProcess, confirmed: list[str]) -> None:
-    """G8: what was confirmed is there, in its order, and nothing twice that was sent once."""
+    """G8: confirmed messages are there in order, and none is there twice that was sent once."""
     connection = let_in(member)
     found = taken(confirming(connection))
     connection.close()
@@ -63,12 +63,12 @@ def has_all(member: BrokerProcess, confirmed: list[str]) -> None:
 
 
 @MODES
-def test_either_one_is_killed_and_comes_back_and_nothing_confirmed_is_lost(
+def test_either_member_is_killed_and_returns_without_loss(
     tmp_path: Path, mode: str, record_property: Record
 ) -> None:
     """O1, A1, A4, A5, A8: kill -9, takeover, return by a live resync, and the same the other way.
 
-    The client has a list of both and is not restarted.  The members' logs are judged by the check.
+    The client has a list of both and is not restarted.  The check judges the members' logs.
     """
     with started(tmp_path, mode) as cluster:
         first, second = cluster.members
@@ -91,8 +91,8 @@ def test_either_one_is_killed_and_comes_back_and_nothing_confirmed_is_lost(
 
 
 @MODES
-def test_each_is_restarted_in_order_under_load(tmp_path: Path, mode: str) -> None:
-    """O3: by turns, with clients that go on."""
+def test_each_member_is_restarted_cleanly_under_load(tmp_path: Path, mode: str) -> None:
+    """O3: in turn, with clients that continue."""
     with started(tmp_path, mode) as cluster:
         first, second = cluster.members
         with Publisher(first, second) as publisher:
@@ -109,10 +109,8 @@ def test_each_is_restarted_in_order_under_load(tmp_path: Path, mode: str) -> Non
 
 
 @MODES
-def test_an_active_one_that_stood_still_finds_the_other_one_active(
-    tmp_path: Path, mode: str
-) -> None:
-    """G7, G25: it has confirmed nothing that the other one does not have, and follows it."""
+def test_a_stalled_active_member_finds_the_other_active(tmp_path: Path, mode: str) -> None:
+    """G7, G25: it has confirmed nothing that the other one lacks, and follows it."""
     with started(tmp_path, mode) as cluster:
         first, second = cluster.members
         with Publisher(first, second) as publisher:
@@ -128,10 +126,10 @@ def test_an_active_one_that_stood_still_finds_the_other_one_active(
         has_all(second, publisher.confirmed)
 
 
-def test_one_that_was_restarted_does_not_go_on_with_an_old_state(tmp_path: Path) -> None:
-    """G28: the other one had gone on alone, and only its disk has what it confirmed.
+def test_a_restarted_member_does_not_continue_with_an_old_state(tmp_path: Path) -> None:
+    """G28: the other one had continued alone, and only its disk has the messages that it confirmed.
 
-    Operators see both all the time (O4).  A client is held while it is pending (O5).
+    Operators see both all the time (O4).  A client is held while the member is pending (O5).
     """
     with started(tmp_path, "hac") as cluster:
         first, second = cluster.members
@@ -145,13 +143,15 @@ def test_one_that_was_restarted_does_not_go_on_with_an_old_state(tmp_path: Path)
         assert standing(first)["standing"] == "pending"
         assert typed("qpid-ha", "-b", str(first.address), "promote").returncode == 1
         second.start()
-        stands(second, "passive", 60)  # both are here, and none was active: the primary is
+        stands(
+            second, "passive", 60
+        )  # both are there and none was active, so the primary becomes it
         stands(first, "active")
         has_all(first, ["only at the second"])
 
 
-def test_who_went_on_alone_does_so_again_when_a_client_comes(tmp_path: Path) -> None:
-    """G28, O9: it knows that from its own record, and waits for a client as ever."""
+def test_a_member_that_was_alone_serves_again_when_a_client_comes(tmp_path: Path) -> None:
+    """G28, O9: it knows this from its own record, and still waits for a client."""
     with started(tmp_path, "hac") as cluster:
         first, second = cluster.members
         first.kill()
@@ -165,8 +165,8 @@ def test_who_went_on_alone_does_so_again_when_a_client_comes(tmp_path: Path) -> 
         stands(second, "active")
 
 
-def test_an_operator_declares_what_no_member_can_know(tmp_path: Path) -> None:
-    """G28: the other one is lost for good, and with it what it confirmed alone, if it did."""
+def test_an_operator_declares_the_other_member_lost(tmp_path: Path) -> None:
+    """G28: the other one is lost for good, with any messages that it confirmed alone."""
     with started(tmp_path, "master-slave") as cluster:
         first, second = cluster.members
         send(confirming(client(first)), "of both")
@@ -186,8 +186,8 @@ def test_an_operator_declares_what_no_member_can_know(tmp_path: Path) -> None:
         is_whole(first, second)
 
 
-def test_the_slave_ends_with_its_master_if_it_is_to(tmp_path: Path) -> None:
-    """A3; started again it waits, and both go on when both are there."""
+def test_the_slave_ends_with_its_master_if_configured(tmp_path: Path) -> None:
+    """A3; restarted it waits, and both continue when both are there."""
     with started(tmp_path, "master-slave", shutdown_on_master_failure="yes") as cluster:
         master, slave = cluster.members
         send(confirming(client(master)), "one")
@@ -203,8 +203,8 @@ def test_the_slave_ends_with_its_master_if_it_is_to(tmp_path: Path) -> None:
         has_all(master, ["one"])
 
 
-def test_an_operator_forces_the_active_one_passive(tmp_path: Path) -> None:
-    """O8, O10: under load, and back; the console is let in by both."""
+def test_an_operator_makes_the_active_member_passive(tmp_path: Path) -> None:
+    """O8, O10: under load, and back; both admit the console."""
     with started(tmp_path, "hac") as cluster:
         first, second = cluster.members
         with Publisher(first, second) as publisher:
@@ -220,8 +220,8 @@ def test_an_operator_forces_the_active_one_passive(tmp_path: Path) -> None:
         has_all(first, publisher.confirmed)
 
 
-def test_one_that_is_drained_goes_on_alone_when_it_is_undrained(tmp_path: Path) -> None:
-    """An operator undrains it while it is in no primary view: it can be in one only then."""
+def test_an_undrained_member_can_serve_alone(tmp_path: Path) -> None:
+    """An operator undrains it while it is in no primary view, since it can only be in one then."""
     with started(tmp_path, "master-slave") as cluster:
         first, second = cluster.members
         send(confirming(client(first)), "of both")
@@ -230,7 +230,7 @@ def test_one_that_is_drained_goes_on_alone_when_it_is_undrained(tmp_path: Path) 
         assert drained.returncode == Exit.OK, drained.stderr
         first.kill()
         wait_until(lambda: standing(second).get("peer_seen") == "gone", 30, "the first to be lost")
-        time.sleep(2.0)  # the time of a slave, twice
+        time.sleep(2.0)  # twice the time of a slave
         assert standing(second)["standing"] == "passive"
         undrained = typed("qpid-cluster", "--undrain", ring_of(second), address)
         assert undrained.returncode == Exit.OK, undrained.stderr
@@ -238,10 +238,10 @@ def test_one_that_is_drained_goes_on_alone_when_it_is_undrained(tmp_path: Path) 
         has_all(second, ["of both"])
 
 
-def test_cut_off_from_each_other_with_clients_on_both_sides(tmp_path: Path) -> None:
-    """Exception 1 of G28: both go on; then one history is kept, the other one set aside, loudly.
+def test_a_partition_with_clients_on_both_sides(tmp_path: Path) -> None:
+    """Exception 1 of G28: both continue; then one history is kept, and the other set aside, loudly.
 
-    The history of the backup is kept, as a primary that finds it active is to be passive.
+    The backup's history is kept, as a primary that finds it active must be passive.
     """
     with paired(RelayedCluster(tmp_path, 2, "pair"), "hac") as cluster:
         for member in cluster.members:
@@ -272,8 +272,9 @@ def test_cut_off_from_each_other_with_clients_on_both_sides(tmp_path: Path) -> N
     assert "had gone on alone before" in verdict.stdout
 
 
-def test_what_does_not_fit_changes_nothing_on_disk(tmp_path: Path) -> None:
-    """One sentence and a code; and two that were told different things wait, and say so."""
+def test_contradictory_options_change_nothing_on_disk(tmp_path: Path) -> None:
+    """One sentence and an exit code; and two members with contradictory options wait, and say
+    so."""
     wrong = typed(
         "qpidd", "--hac", "primary", "--cluster-name", "x", "--data-dir", str(tmp_path / "d")
     )
@@ -288,5 +289,5 @@ def test_what_does_not_fit_changes_nothing_on_disk(tmp_path: Path) -> None:
         for member in (first, second):
             wait_until(
                 lambda one=member: "disagree" in one.log_tail(100),  # type: ignore[misc]
-                30, "why they wait",
+                30, "the reason of the wait",
             )  # fmt: skip

@@ -172,7 +172,7 @@ def alternate_exchange_update(clients: Clients) -> Halves:
 
 @around_a_join
 def binding_order(clients: Clients) -> Halves:
-    """One of four queues is at its limit: every member refuses the publish, with the same effect."""
+    """One of four queues is at its limit: every member refuses the publish, to the same effect."""
     queues = ["order-1", "order-2", "order-3", "order-4"]
     channel = clients.channel(0)
     channel.exchange_declare("ordered", "fanout", durable=True)

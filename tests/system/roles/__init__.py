@@ -1,1 +1,1 @@
-"""Each role of each mode with one active broker, and each fault, while messages are confirmed."""
+"""Each role of each mode with one active broker, under each fault, while messages are confirmed."""

@@ -1,5 +1,6 @@
-"""Clients at every broker of a mode with one active one, how long all of them were told nothing,
-and what the brokers' logs and the clients' histories say of it afterwards.
+"""Clients at every broker of a mode with one active broker: how long none of them got a confirm,
+and
+whether the brokers' logs and the clients' histories are consistent.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ from tests.system.verify.support.client_checks_without_spark import compare_clie
 from tools.demo.local_cluster import BrokerProcess
 
 MORE = 50
-"""So many confirms show that messages flow."""
+"""This many confirms show that messages flow."""
 PAUSE_S = 0.05
-"""Between two attempts at a broker that lets nobody in: how exactly silence is measured."""
+"""Time between attempts at a broker that refuses clients: the precision of the measured silence."""
 REST_S = 0.005
 Record = Callable[[str, object], None]
 
 
 class Clients:
-    """One for each broker, which goes to no other, until `end`: it publishes with confirms, and
-    takes one message of four back.  So a client that hangs at a broker which stands still hides
-    nothing of when the next one serves.
+    """One client for each broker, which stays with it until `end`: it publishes with confirms and
+    takes
+    back one message of four.  So a client that hangs at a stalled broker does not hide when the
+    next
+    broker begins to serve.
     """
 
     def __init__(self, brokers: Sequence[BrokerProcess], root: Path) -> None:
         self.confirmed: list[tuple[float, int]] = []
-        """When, and which."""
+        """The time and the number of each confirm."""
         self.received: set[int] = set()
         self._root, self._histories = root, root / "clients"
         self._numbers = itertools.count()
@@ -63,12 +66,13 @@ class Clients:
             thread.join(JOIN_S)
 
     def go_on(self, seconds: float = START_SECONDS) -> None:
-        """Wait until more is confirmed."""
+        """Wait until more messages are confirmed."""
         goal = len(self.confirmed) + MORE
         wait_until(lambda: len(self.confirmed) >= goal, seconds, f"{MORE} confirms more")
 
     def silent_since(self, began: float) -> float:
-        """The longest time without a confirm to anybody, in seconds, from then to the last one."""
+        """The longest time without a confirm to any client, in seconds, from then to the last
+        one."""
         times = sorted(when for when, _ in self.confirmed)
         last_before = [when for when in times if when <= began][-1:]
         return max(
@@ -79,15 +83,15 @@ class Clients:
     def judge(
         self, serving: BrokerProcess, brokers: Sequence[BrokerProcess], *, whole: bool = True
     ) -> None:
-        """Take what is left, stop the brokers in order, and compare all that was written down.
+        """Take the remaining messages, stop the brokers cleanly, and compare all records.
 
-        Not `whole`: the only log of some positions had no room on its disk.
+        Not `whole`: the disk had no room for the only log of some positions.
         """
         assert not any(thread.is_alive() for thread in self._threads)
         take_the_rest(serving.address, self._histories, self.received)
         confirmed = {number for _, number in self.confirmed}
         lost = sorted(confirmed - self.received)
-        assert not lost, f"{len(lost)} of {len(confirmed)} were confirmed and are gone: {lost[:9]}"
+        assert not lost, f"{len(lost)} of {len(confirmed)} confirmed messages are lost: {lost[:9]}"
         for one in brokers:
             if one.alive:
                 one.terminate(START_SECONDS)

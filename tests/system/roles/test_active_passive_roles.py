@@ -30,7 +30,7 @@ HA = {"ha-cluster": "yes"}
 
 
 class Member:
-    """What befalls one member, and how that ends."""
+    """The faults of one member, and their end."""
 
     def __init__(self, cluster: LocalCluster, disks: list[SmallDisk], one: BrokerProcess) -> None:
         self._cluster, self._one = cluster, one
@@ -50,7 +50,7 @@ class Member:
             assert self._one.exit_code == Exit.FULL
 
     def _filled(self) -> bool:
-        """What it gives up to write with is taken, too."""
+        """Fill its disk, including the reserve that it gives up."""
         self._disks[self._place].fill()
         return not self._one.alive
 
@@ -87,9 +87,9 @@ def a_cluster(root: Path, fault: str) -> Iterator[tuple[LocalCluster, list[Small
 @pytest.mark.parametrize("fault", ["kill", "stop", "partition", "disk full"])
 @pytest.mark.parametrize("which", ["active", "backup"])
 def test_a_member(tmp_path: Path, which: str, fault: str, record_property: Record) -> None:
-    """G8, G25: what was confirmed is there, and members are active one after the other.
+    """G8, G25: confirmed messages are there, and members are active one after the other.
 
-    How often the role moves is not judged: a machine that gives a member no processor moves it.
+    The number of role moves is not judged: a machine that starves a member moves the role.
     """
     with a_cluster(tmp_path, fault) as (cluster, disks):
         active = active_of(cluster)

@@ -1,4 +1,4 @@
-"""A leader of a shared store and one that waits, each killed, stopped, cut off from the store's
+"""The leader of a shared store and a waiting broker, each killed, stopped, cut off from the store's
 lease, or with a full disk, with the lease in files, in PostgreSQL and in SQLite (G7, G8).
 """
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
 COUNT = 2
 DISK_MIB = 160
 FULL_S = 3.0
-"""So long a disk stays full."""
+"""How long a disk stays full."""
 NOBODY = f"{HOST}:1"
 AWAY = """
 import os, sys, time
@@ -52,8 +52,8 @@ hold(LmdbStore, "_to_journal")
 from tools.commands.qpidd import main
 main()
 """
-"""A broker of which every access to the store waits while a file is there: as with a server of NFS
-that its machine does not reach."""
+"""A broker whose accesses to the store all wait while a file exists, as with an NFS server that the
+machine cannot reach."""
 
 
 class Reaching(BrokerProcess):
@@ -69,7 +69,7 @@ class Reaching(BrokerProcess):
 
 
 class Hardship:
-    """Some brokers of a store, and what befalls one of them."""
+    """Some brokers of a store, and the faults of one of them."""
 
     def __init__(self, root: Path, disk: SmallDisk | None, relay: Relay | None, *more: str) -> None:
         self.sharing = Sharing(root, COUNT, *more)
@@ -110,12 +110,12 @@ class Hardship:
         self._disk.relieve()
 
     def comes_back(self) -> None:
-        """As their service manager has it: those that ended are started again, and wait or lead."""
+        """As by a service manager: brokers that ended are started again, and wait or lead."""
         for one in self.sharing.brokers:
             if not one.alive:
                 assert one.exit_code in (Exit.FENCED, Exit.FULL, -signal.SIGKILL), one.log_tail()
                 one.start()
-        wait_until(self.sharing.led, TAKEOVER_S, "one that serves")
+        wait_until(self.sharing.led, TAKEOVER_S, "a serving broker")
 
 
 @contextlib.contextmanager
@@ -152,7 +152,8 @@ LOCKS = pytest.mark.parametrize("lock", ["files", "postgresql"])
 def test_a_broker(
     tmp_path: Path, which: str, fault: str, lock: str, record_property: Record
 ) -> None:
-    """G7, G8, G38: another one leads, who led confirms nothing more; who waits is not missed."""
+    """G7, G8, G38: another one leads, the old leader confirms nothing more; a waiter is not
+    missed."""
     with a_store(tmp_path, lock, fault) as hard:
         sharing = hard.sharing
         leader = sharing.leader()
@@ -163,7 +164,7 @@ def test_a_broker(
             hard.befall(ill, fault)
             clients.go_on()
             if which == "leader":
-                wait_until(lambda: serves(waiter), TAKEOVER_S, "the other one to serve")
+                wait_until(lambda: serves(waiter), TAKEOVER_S, "the other broker to serve")
                 clients.go_on()
             silent = clients.silent_since(began)
             record_property("silent, s", f"{silent:.2f}")
@@ -182,8 +183,9 @@ def test_a_broker(
 @LOCKS
 @pytest.mark.parametrize("which", ["leader", "waiting"])
 def test_a_full_disk(tmp_path: Path, which: str, lock: str) -> None:
-    """G21, G8: all have the same disk.  A leader goes on when there is room, and who is to take
-    over does not without room for a copy, says so, and has changed nothing."""
+    """G21, G8: all have the same disk.  A leader continues when there is space; a waiting broker
+    does
+    not take over without space for a copy, says so, and changes nothing."""
     with a_store(tmp_path, lock, "disk full") as hard:
         sharing = hard.sharing
         leader = sharing.leader()
@@ -191,12 +193,16 @@ def test_a_full_disk(tmp_path: Path, which: str, lock: str) -> None:
         with Clients(sharing.brokers, tmp_path) as clients:
             until = time.monotonic() + FULL_S
             while time.monotonic() < until or not said(leader, "publishers are blocked"):
-                hard.fill()  # also what the leader gives up to write with
+                hard.fill()  # also the reserve that the leader gives up
                 time.sleep(0.1)
             if which == "waiting":
                 leader.kill()
-                wait_until(lambda: said(waiter, "No space left"), TAKEOVER_S, "what it lacks")
-                if lock == "postgresql":  # its token needs no room there
+                wait_until(
+                    lambda: said(waiter, "No space left"),
+                    TAKEOVER_S,
+                    "the missing space to be reported",
+                )
+                if lock == "postgresql":  # its token needs no space there
                     assert waiter.wait(TAKEOVER_S) == Exit.FULL
                 assert not any(map(serves, sharing.brokers))
             hard.relieve()

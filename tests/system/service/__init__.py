@@ -1,1 +1,1 @@
-"""System tests of a broker as a service of its machine."""
+"""A broker as a service of its machine."""

@@ -1,8 +1,8 @@
-"""A systemd that boots beside this machine's, with the sample unit: in namespaces of its own.
+"""A systemd booted beside the machine's own, in its own namespaces, with the sample unit.
 
-Its root is this machine's, with a layer in memory above it that goes with it; its processes are in
-a control group of its own.  The network is this machine's.  All this needs the rights of root and
-systemd itself; `booted` skips the test, and says why, where something is missing.
+Its root is the machine's, with a temporary layer in memory on top; its processes are in a control
+group of their own.  The network is the machine's.  This needs root and systemd; `booted` skips the
+test, with the reason, where something is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SYSTEMD = Path("/lib/systemd/systemd")
 UNIT = ROOT / "conf" / "service" / "qpidd.service"
 BOOT_S = 20.0
 PLACE = "/opt/qpidd"
-"""Where Python and this program are in there: the unit shows no home directory to a broker."""
+"""The path of Python and this program in there, as the unit hides home directories."""
 BOOT = f"""
 set -e
 scratch=$1 root=$1/root
@@ -32,7 +32,7 @@ mount -t tmpfs tmpfs "$scratch"
 mkdir "$root" "$scratch/upper" "$scratch/work"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$scratch/upper,workdir=$scratch/work" "$root"
 mount -t proc proc "$root/proc"
-# It would raise limits of the kernel, which is this machine's.
+# It would raise limits of the kernel, which the machine shares.
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
 mount -t sysfs -o ro sysfs "$root/sys"
@@ -40,7 +40,7 @@ mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount --rbind /dev "$root/dev"
-# Of the machine's own services none is wanted, only what a unit requires.
+# The machine's own services must not start, only what a unit requires.
 rm -rf "$root"/usr/lib/systemd/system/*.wants "$root"/etc/systemd/system
 mkdir -p "$root/etc/systemd/system" "$root/etc/qpidd"
 mkdir -p "$root{PLACE}/python" "$root{PLACE}/code" "$root{PLACE}/site"
@@ -67,14 +67,14 @@ exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" {SY
 
 
 class Booted:
-    """A systemd that runs; `pid` is that of its first process here."""
+    """A running systemd; `pid` is that of its first process, as seen here."""
 
     def __init__(self, pid: int, log: Path) -> None:
         self.pid, self.log = pid, log
         self.root = Path(f"/proc/{pid}/root")
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in there, to its end."""
+        """Run a command inside, to its end."""
         inside = ["nsenter", "-t", str(self.pid), "-m", "-p", "-r", "-w", "--"]
         return subprocess.run(
             [*inside, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -82,7 +82,7 @@ class Booted:
         )  # fmt: skip
 
     def systemctl(self, *words: str) -> str:
-        """What `systemctl` says; it has to succeed."""
+        """Return the output of `systemctl`, which must succeed."""
         ended = self.run("systemctl", "--no-pager", *words)
         assert ended.returncode == 0, f"{words}: {ended.stderr}\n{self.log.read_text()[-3000:]}"
         return ended.stdout.strip()
@@ -98,7 +98,7 @@ class Booted:
 
 
 def why_not() -> str:
-    """Return what is missing here for it, "" when nothing is known to be."""
+    """Return what it lacks here, "" if nothing is known to be missing."""
     if os.getuid():
         return "only root may boot a systemd"
     if not SYSTEMD.exists():
@@ -118,8 +118,9 @@ def _control_groups() -> Path | None:
 
 @contextlib.contextmanager
 def booted(scratch: Path) -> Iterator[Booted]:
-    """One that has booted, with the sample unit and the account that it names; skips the test where
-    that cannot be."""
+    """A booted systemd, with the sample unit and the account that it names; skips the test where
+    none
+    can be booted."""
     if lacking := why_not():
         pytest.skip(f"no systemd of its own: {lacking}")
     groups = _control_groups()
@@ -177,7 +178,7 @@ def _site_packages() -> Path:
 
 
 def _remove(group: Path) -> None:
-    """Its control groups go when the last process of them is gone, which takes a moment."""
+    """Remove its control groups, which takes until their last process has ended."""
     deadline = time.monotonic() + 5.0
     while group.exists() and time.monotonic() < deadline:
         for place, _, _ in os.walk(group, topdown=False):

@@ -1,4 +1,4 @@
-"""The sample unit under a systemd that boots for it: start, reload, kill, exit codes, stop."""
+"""The sample unit under a systemd booted for it: start, reload, kill, exit codes, stop."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ for code in "$@"; do
     systemctl reset-failed {UNIT.name} 2>/run/said
 done
 """
-"""Whoever ends with 0 and never said READY is started again, too."""
+"""A broker that ends with 0 before READY is restarted, too."""
 PORTS = cache(lambda: free_ports(2))
 WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
-    """One systemd for all of them, with an option file in place."""
+    """One systemd for all tests, with an option file in place."""
     with booted(tmp_path_factory.mktemp("booted") / "scratch") as found:
         (found.root / CONFIG).write_text(options("info"))
         yield found
 
 
 def options(log_level: str) -> str:
-    """Of a broker on its own."""
+    """The options of a single broker."""
     port, management = PORTS()
     return (
         f"port = {port}\nmanagement-port = {management}\ndata-dir = /{STATE}\n"
@@ -51,7 +51,7 @@ def options(log_level: str) -> str:
     )
 
 
-def test_it_starts_when_the_broker_says_ready(system: Booted) -> None:
+def test_the_unit_is_started_when_the_broker_says_ready(system: Booted) -> None:
     """`systemctl start` returns then."""
     system.systemctl("start", UNIT.name)
     assert system.shown("ActiveState") == "active"
@@ -59,8 +59,8 @@ def test_it_starts_when_the_broker_says_ready(system: Booted) -> None:
     assert (system.root / STATE / "store" / "data.mdb").exists()
 
 
-def test_nobody_else_may_read_what_it_writes(system: Booted) -> None:
-    """UMask= of the unit holds for every file, whoever makes it: Python, LMDB, a library."""
+def test_its_files_are_not_readable_by_others(system: Booted) -> None:
+    """The unit's UMask= holds for every file, from Python, LMDB or a library."""
     system.systemctl("start", UNIT.name)
     pid = system.shown("MainPID")
     status = (system.root / f"proc/{pid}/status").read_text()
@@ -75,7 +75,7 @@ def test_nobody_else_may_read_what_it_writes(system: Booted) -> None:
         assert mode.st_uid == owner
 
 
-def test_reload_has_the_options_read_again(system: Booted) -> None:
+def test_reload_rereads_the_options(system: Booted) -> None:
     system.systemctl("start", UNIT.name)
     log = system.root / LOG
     before = log.stat().st_size
@@ -85,7 +85,7 @@ def test_reload_has_the_options_read_again(system: Booted) -> None:
     assert system.shown("ActiveState") == "active"
 
 
-def test_one_that_is_killed_is_started_again(system: Booted) -> None:
+def test_a_killed_broker_is_restarted(system: Booted) -> None:
     system.systemctl("start", UNIT.name)
     before, pid = int(system.shown("NRestarts")), system.shown("MainPID")
     system.systemctl("kill", "--signal=KILL", "--kill-whom=main", UNIT.name)
@@ -102,8 +102,8 @@ def test_stop_is_orderly(system: Booted) -> None:
     assert "stopping: " in (system.root / LOG).read_text()
 
 
-def test_what_an_operator_has_to_mend_is_not_tried_again(system: Booted) -> None:
-    """A real end: the option file has a mistake."""
+def test_a_broker_that_needs_an_operator_is_not_restarted(system: Booted) -> None:
+    """A real case: the option file has a mistake."""
     system.systemctl("stop", UNIT.name)
     file = system.root / CONFIG
     kept = file.read_text()
@@ -117,8 +117,8 @@ def test_what_an_operator_has_to_mend_is_not_tried_again(system: Booted) -> None
         system.systemctl("reset-failed", UNIT.name)
 
 
-def test_systemd_goes_by_the_exit_codes(system: Booted) -> None:
-    """Each of them, of a program in the broker's place."""
+def test_systemd_restarts_by_exit_code(system: Booted) -> None:
+    """All exit codes, from a program in the broker's place."""
     system.systemctl("stop", UNIT.name)
     (line,) = re.findall(r"^RestartPreventExitStatus=(.*)$", UNIT.read_text(), re.MULTILINE)
     prevented = {int(word) for word in line.split()}

@@ -1,4 +1,4 @@
-"""A member whose file system becomes read-only, or is gone: a code of its own, and a way back."""
+"""A member whose file system becomes read-only, or vanishes: its own exit code, and a way back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_it_leaves_with_a_code_of_its_own_and_the_others_go_on(
-    tmp_path: Path, *, gone: bool
-) -> None:
-    """G9.  What was confirmed is there when the disk is mended."""
+def test_it_leaves_with_its_own_code_and_the_others_continue(tmp_path: Path, *, gone: bool) -> None:
+    """G9.  Confirmed messages are there when the disk is repaired."""
     with mounted([tmp_path / "broker-3"]) as (disk,), running_cluster(tmp_path) as cluster:
         sick = cluster[2]
         channel = admitted(lambda: channel_of(cluster[0]))
@@ -41,7 +39,7 @@ def test_it_leaves_with_a_code_of_its_own_and_the_others_go_on(
         channel.basic_publish("", "q", b"meanwhile", PERSISTENT)
         cluster.wait_active(cluster.members[:2])
 
-        if not gone:  # over an empty mount point it would be filled anew
+        if not gone:  # over an empty mount point it would be refilled
             sick.start()
             wait_until(lambda: not sick.alive, 30, "the refusal to start")
             assert sick.exit_code == Exit.IO_ERROR

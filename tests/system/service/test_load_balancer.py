@@ -1,4 +1,4 @@
-"""Clients behind HAProxy, by our own sample of its configuration: one address for all members."""
+"""Clients behind HAProxy with our sample configuration: one address for all members."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_S = 60.0
 
 
 def fitted(cluster: LocalCluster, port: int) -> str:
-    """The sample with these members, few clients, and checks that come more often."""
+    """The sample with these members, few clients, and more frequent checks."""
     text = SAMPLE.read_text(encoding="utf-8")
     text = (
         text.replace("bind :5672", f"bind {HOST}:{port}")
@@ -46,10 +46,11 @@ def fitted(cluster: LocalCluster, port: int) -> str:
 
 @contextmanager
 def balanced(cluster: LocalCluster, root: Path) -> Iterator[pika.ConnectionParameters]:
-    """A balancer before these, and what a client needs to connect by it.
+    """A balancer before these members, and the parameters with which a client connects through it.
 
-    It has checked each member well: until then it takes a member down at the first failed check,
-    which may be one in the middle of a view change.
+    It has checked each member until its health is full: before that it takes a member down at the
+    first
+    failed check, which may fall into a view change.
     """
     (port,) = free_ports(1)
     config, door = root / "haproxy.cfg", root / "door"
@@ -65,7 +66,7 @@ def balanced(cluster: LocalCluster, root: Path) -> Iterator[pika.ConnectionParam
 
 
 def health_of_members(door: Path) -> list[int]:
-    """The health of each member as the balancer counts it, rise + fall - 1 at most; or nothing."""
+    """The health of each member by the balancer's count, at most rise + fall - 1; or nothing."""
     with socket.socket(socket.AF_UNIX) as asked, suppress(OSError):
         asked.connect(str(door))
         asked.sendall(b"show servers state\n")
@@ -76,14 +77,14 @@ def health_of_members(door: Path) -> list[int]:
 
 
 def member_of(connection: pika.BlockingConnection) -> str:
-    """By which member it is served."""
+    """The member that serves this client."""
     properties = connection._impl.server_properties
     assert properties is not None
     return str(properties["node"])
 
 
 def connected(parameters: pika.ConnectionParameters) -> pika.BlockingConnection:
-    """A client that tries again, as all do: the balancer ends it where it has no member yet."""
+    """A client that retries, as all do: the balancer closes it where it has no member yet."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -94,7 +95,7 @@ def connected(parameters: pika.ConnectionParameters) -> pika.BlockingConnection:
         time.sleep(0.1)
 
 
-def test_clients_come_to_members_that_serve(tmp_path: Path) -> None:
+def test_clients_reach_serving_members(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, management=True) as cluster:
         cluster.start(START_SECONDS)
         ids = [
@@ -103,7 +104,9 @@ def test_clients_come_to_members_that_serve(tmp_path: Path) -> None:
         ]
         with balanced(cluster, tmp_path) as parameters:
             first = [connected(parameters) for _ in range(3)]
-            assert sorted(map(member_of, first)) == sorted(ids), "who has fewest gets the next"
+            assert sorted(map(member_of, first)) == sorted(ids), (
+                "the member with the fewest gets the next"
+            )
             channel = first[0].channel()
             channel.confirm_delivery()
             channel.queue_declare("work", durable=True)
@@ -112,7 +115,7 @@ def test_clients_come_to_members_that_serve(tmp_path: Path) -> None:
             at = ids.index(member_of(first[0]))
             cluster.members[at].kill()
             with pytest.raises(pika.exceptions.AMQPConnectionError):
-                first[0].sleep(WAIT_S)  # the balancer ends what was with that member
+                first[0].sleep(WAIT_S)  # the balancer closes connections to that member
             for one in first[1:]:
                 one.close()
             others = {one for one in ids if one != ids[at]}
@@ -127,9 +130,9 @@ def test_clients_come_to_members_that_serve(tmp_path: Path) -> None:
                 with closing(connected(parameters)) as one:
                     assert member_of(one) == ids[cluster.members.index(left)]
 
-            drained.signal(signal.SIGSTOP)  # so what is left has no majority
+            drained.signal(signal.SIGSTOP)  # the remaining members have no majority
             try:
-                wait_until(lambda: refuses(parameters), WAIT_S, "nobody to be let in")
+                wait_until(lambda: refuses(parameters), WAIT_S, "all clients to be refused")
             finally:
                 drained.signal(signal.SIGCONT)
             with closing(connected(parameters)) as one:
@@ -137,11 +140,11 @@ def test_clients_come_to_members_that_serve(tmp_path: Path) -> None:
 
 
 def refuses(parameters: pika.ConnectionParameters) -> bool:
-    """Whether the balancer ends a connection before any member has said a word."""
+    """Whether the balancer closes a connection before any member has sent anything."""
     try:
         with closing(pika.BlockingConnection(parameters)):
             return False
     except pika.exceptions.IncompatibleProtocolError:
         return True
     except (pika.exceptions.AMQPError, ConnectionError):
-        return False  # a member's word: it is asked still
+        return False  # a reply of a member: it is still being chosen

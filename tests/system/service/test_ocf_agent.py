@@ -23,7 +23,7 @@ RUNNING, CONFIGURED, NOT_RUNNING, PROMOTED, GENERIC = 0, 6, 7, 8, 1
 
 
 class Instance:
-    """One instance of the resource: a member, and how Pacemaker would ask for it."""
+    """One instance of the resource: a member, and Pacemaker's environment for it."""
 
     def __init__(self, root: Path, name: str, port: int, options: dict[str, object]) -> None:
         self.port, self.name = port, name
@@ -43,7 +43,7 @@ class Instance:
         }
 
     def do(self, verb: str, **more: str) -> tuple[int, str]:
-        """Return the exit code of a verb, and what it said."""
+        """Return the exit code of a verb, and its output."""
         done = subprocess.run(
             [AGENT, verb], env=self._environment | more, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True, timeout=60, check=False, cwd=ROOT,
@@ -51,11 +51,11 @@ class Instance:
         return done.returncode, done.stderr
 
     def does(self, verb: str) -> None:
-        """As Pacemaker does: again, where a view changed meanwhile."""
+        """Repeat it as Pacemaker does, in case the view changed meanwhile."""
         wait_until(lambda: self.do(verb)[0] == RUNNING, 30, f"{self.name} to {verb}")
 
     def refuses(self, verb: str, sentence: str) -> bool:
-        """Whether that is why a verb fails."""
+        """Whether a verb fails for this reason."""
         code, said = self.do(verb)
         assert code == GENERIC
         return sentence in said
@@ -68,7 +68,7 @@ class Instance:
         wait_until(lambda: self.do("monitor")[0] == code, 30, f"{self.name} to be {code}")
 
     def score(self) -> str:
-        """What Pacemaker was told last."""
+        """The last score that Pacemaker was told."""
         return self.scores.read_text().splitlines()[-1]
 
     def signal(self, number: signal.Signals) -> None:
@@ -77,7 +77,7 @@ class Instance:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A directory with the commands, and a `crm_attribute` that writes down what it is told."""
+    """A directory with the commands, and a `crm_attribute` that records its arguments."""
     path = tmp_path / "bin"
     path.mkdir()
     for name in ("qpidd", "qpid-ha", "qpid-cluster"):
@@ -117,7 +117,7 @@ def channel(one: Instance) -> pika.adapters.blocking_connection.BlockingChannel:
     return made
 
 
-def test_the_role_is_given_moved_and_taken_over(instances: list[Instance]) -> None:
+def test_the_role_is_assigned_moved_and_taken_over(instances: list[Instance]) -> None:
     """start, promote, demote, promote elsewhere, kill -9, promote a third, SIGSTOP, stop."""
     first, second, third = instances
     assert first.do("monitor")[0] == NOT_RUNNING
@@ -161,10 +161,10 @@ def test_the_role_is_given_moved_and_taken_over(instances: list[Instance]) -> No
         ({"no-such-option": "yes"}, "the broker ended with code 78"),
     ],
 )
-def test_a_configuration_that_is_wrong_everywhere_is_told_so(
+def test_a_wrong_configuration_is_reported(
     options: dict[str, object], sentence: str, tmp_path: Path, programs: Path
 ) -> None:
-    """Nothing is left running."""
+    """No process is left running."""
     port, ring = free_ports(2)
     if "cluster-name" in options:
         options = options | {"cluster-bind": f"{HOST}:{ring}", "cluster-nodes": f"{HOST}:{ring}"}

@@ -1,4 +1,4 @@
-"""A rolling restart: what a member executes again when it is back, in positions."""
+"""A rolling restart: how many positions a member executes again when it is back."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 QUEUE = "latest"
 MESSAGES = 1500
 BODY = bytes(4096)
-"""So the log is longer than what a stop leaves to the next start (`SHORT_LOG_BYTES`)."""
+"""The log is then longer than what a stop leaves to the next start (`SHORT_LOG_BYTES`)."""
 FEW = MESSAGES // 10
 AGAIN = re.compile(r"store is at position (\d+); (\d+) positions after its checkpoint")
 
 
 def publish(member: BrokerProcess) -> None:
-    """Publish so many, of which the queue keeps a few: the log grows, the state does not."""
+    """Publish this many messages, of which the queue keeps a few: the log grows, the state does
+    not."""
     channel = admitted(lambda: channel_of(member))
     channel.queue_declare(QUEUE, durable=True, arguments={"x-max-length": 5})
     channel.confirm_delivery()
@@ -35,11 +36,11 @@ def publish(member: BrokerProcess) -> None:
 
 
 def executed_again(member: BrokerProcess) -> list[int]:
-    """How many positions each start of this member executed again."""
+    """The number of positions that each start of this member executed again."""
     return [int(again) for _, again in AGAIN.findall(member.log_path.read_text())]
 
 
-def test_a_member_that_was_stopped_in_order_executes_little_again(tmp_path: Path) -> None:
+def test_a_cleanly_stopped_member_executes_little_again(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         publish(cluster[0])
         killed, *others = cluster.members
@@ -62,7 +63,7 @@ def test_a_member_that_was_stopped_in_order_executes_little_again(tmp_path: Path
             channel.connection.close()
 
 
-def test_who_is_asked_twice_stops_at_once_and_in_order(tmp_path: Path) -> None:
+def test_a_second_signal_stops_a_member_at_once_and_cleanly(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         publish(cluster[0])
         member = cluster[1]

@@ -1,4 +1,4 @@
-"""A broker as a service: TLS that is renewed, its log, SIGHUP, and what its manager is told."""
+"""A broker as a service: renewed certificates, its log, SIGHUP, and messages to its manager."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START_S = 20.0
 
 
 class Service:
-    """One broker on its own, whose option file and log file are in a folder."""
+    """A single broker whose option file and log file are in a folder."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder, self.environment = folder, environment
@@ -52,7 +52,7 @@ class Service:
         self.until(until)
 
     def hang_up(self, expected: str) -> None:
-        """SIGHUP, and the line that it leads to."""
+        """Send SIGHUP and return the line that it leads to."""
         assert self.process is not None
         before = len(self.text())
         self.process.send_signal(signal.SIGHUP)
@@ -90,7 +90,7 @@ def parameters(one: Service, files: Files, own: Files | None = None) -> pika.Con
 
 
 def serial(one: Service, files: Files) -> str:
-    """Of the certificate that the broker shows now."""
+    """The serial number of the certificate that the broker shows now."""
     context = ssl.create_default_context(cafile=str(files.ca))
     with (
         socket.create_connection((HOST, one.tls_port), 10) as plain,
@@ -102,7 +102,7 @@ def serial(one: Service, files: Files) -> str:
 
 
 def test_pika_over_tls_while_the_certificate_is_renewed(tmp_path: Path) -> None:
-    """Without a plain port; who is connected stays so; a wrong file changes nothing."""
+    """Without a plain port; connected clients stay; a wrong file changes nothing."""
     authority = Authority(tmp_path / "pki")
     files = authority.issue("server", HOST)
     own = authority.issue("app", "app@shop", common_name="app")
@@ -135,7 +135,7 @@ def test_pika_over_tls_while_the_certificate_is_renewed(tmp_path: Path) -> None:
         assert "TLSv1.3" in one.text()
 
 
-def test_management_names_each_port_and_who_comes_over_tls(tmp_path: Path) -> None:
+def test_management_shows_each_port_and_clients_over_tls(tmp_path: Path) -> None:
     files = Authority(tmp_path / "pki").issue("server", HOST)
     with service(tmp_path) as one:
         management, metrics = free_ports(2)
@@ -201,8 +201,8 @@ def test_management_over_tls_alone_while_the_certificate_is_renewed(tmp_path: Pa
             clear.get("overview")
 
 
-def test_what_waits_for_an_operator_is_found_until_he_has_mended_it(tmp_path: Path) -> None:
-    """A certificate that SIGHUP could not take, and clients for whom there was no room."""
+def test_a_finding_lasts_until_the_operator_has_repaired_it(tmp_path: Path) -> None:
+    """A certificate that SIGHUP could not load, and clients for whom there was no room."""
     authority = Authority(tmp_path / "pki")
     files = authority.issue("server", HOST)
     with service(tmp_path) as one:
@@ -235,8 +235,8 @@ def test_what_waits_for_an_operator_is_found_until_he_has_mended_it(tmp_path: Pa
         client.close()
 
 
-def test_what_sighup_changes_and_what_it_does_not(tmp_path: Path) -> None:
-    """The log names both, is opened again after it was moved, and can be JSON."""
+def test_sighup_changes_some_options_and_names_the_others(tmp_path: Path) -> None:
+    """The log names both kinds, is reopened after it was moved, and can be JSON."""
     with service(tmp_path) as one:
         one.configure()
         one.start()
@@ -256,7 +256,7 @@ def test_what_sighup_changes_and_what_it_does_not(tmp_path: Path) -> None:
         assert "there is no option 'colour'" in one.text()
 
 
-def test_who_connects_and_how_it_ends_is_in_the_log(tmp_path: Path) -> None:
+def test_connections_and_their_ends_are_logged(tmp_path: Path) -> None:
     with service(tmp_path) as one:
         one.configure()
         one.start()
@@ -282,8 +282,8 @@ def test_who_connects_and_how_it_ends_is_in_the_log(tmp_path: Path) -> None:
         one.until("without closing the connection")
 
 
-def test_a_request_over_http_is_named_as_what_it_is(tmp_path: Path) -> None:
-    """It is a client without a socket: nobody is to look for one that was not closed."""
+def test_a_request_over_http_is_logged_as_such(tmp_path: Path) -> None:
+    """It is a client without a socket: nobody should look for one that was not closed."""
     with service(tmp_path) as one:
         (management,) = free_ports(1)
         one.configure(management_port=management)
@@ -295,8 +295,8 @@ def test_a_request_over_http_is_named_as_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_arbitrators_log_is_opened_again(tmp_path: Path) -> None:
-    """It serves no clients: only what concerns its log is taken without a restart."""
+def test_an_arbitrators_log_is_reopened(tmp_path: Path) -> None:
+    """It serves no clients: only options of its log change without a restart."""
     with service(tmp_path) as one:
         (ring,) = free_ports(1)
         mine = f"{HOST}:{ring}"
@@ -313,7 +313,7 @@ def test_an_arbitrators_log_is_opened_again(tmp_path: Path) -> None:
         assert "arbitrator: no data" in moved.read_text()
 
 
-def test_a_manager_is_told(tmp_path: Path) -> None:
+def test_the_service_manager_is_notified(tmp_path: Path) -> None:
     """Type=notify: READY when clients can connect, WATCHDOG while the loop turns, STOPPING."""
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -337,7 +337,7 @@ def test_a_manager_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["tls-cert", "tls-key"])
-def test_a_wrong_file_at_the_start(tmp_path: Path, named: str) -> None:
+def test_a_missing_file_at_start(tmp_path: Path, named: str) -> None:
     files = Authority(tmp_path / "pki").issue("server", HOST)
     wrong = tmp_path / "wrong.pem"
     given = {"tls-cert": files.certificate, "tls-key": files.key} | {named: wrong}

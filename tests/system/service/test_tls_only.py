@@ -1,4 +1,4 @@
-"""A cluster without a port in clear: everything that operators and tools do goes over TLS."""
+"""A cluster without a plain port: everything that operators and tools do goes over TLS."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Secured(LocalCluster):
         return [f"amqps://{member.address}" for member in self.members]
 
     def run(self, name: str, *arguments: str, typed: str = "") -> str:
-        """Run one command that is to succeed; its output."""
+        """Run one command that must succeed; return its output."""
         ended = subprocess.run(
             [sys.executable, "-m", MODULES[name], *arguments],
             cwd=ROOT, input=typed, capture_output=True, text=True, timeout=120, check=False,
@@ -85,7 +85,9 @@ def test_a_cluster_is_filled_drained_rebalanced_and_stopped_over_tls(tmp_path: P
 
         ids = [str(one["id"]) for one in members(cluster, first)]
         cluster.run("qpid-cluster", "--drain", ids[1], first)
-        wait_until(lambda: cluster.status(third)["drained"] == [ids[1]], WAIT_S, "the third's word")
+        wait_until(
+            lambda: cluster.status(third)["drained"] == [ids[1]], WAIT_S, "the third to show it"
+        )
         cluster.run("qpid-cluster", "--undrain", ids[1], third)
         assert "no member has more" in cluster.run("qpid-cluster", "--rebalance", first)
         archive = tmp_path / "report.tar.gz"

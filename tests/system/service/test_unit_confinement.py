@@ -30,7 +30,7 @@ CALL_AT, FAMILY_AT = 0, 16
 
 
 def only_families(families: Iterable[int]) -> bytes:
-    """The filter that systemd's RestrictAddressFamilies= amounts to: others are EAFNOSUPPORT."""
+    """The filter equivalent to systemd's RestrictAddressFamilies=: others are EAFNOSUPPORT."""
     wanted = list(families)
     steps = [
         (LOAD, 0, 0, CALL_AT),
@@ -44,7 +44,7 @@ def only_families(families: Iterable[int]) -> bytes:
 
 
 def confine(program: bytes) -> None:
-    """Put this process, and what it becomes, under a filter.  Raises OSError where it may not."""
+    """Put this process and its successors under a filter.  Raises OSError if not permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
     held = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held))
@@ -56,9 +56,12 @@ def confine(program: bytes) -> None:
         raise OSError(ctypes.get_errno(), "the kernel takes no filter")
 
 
-@pytest.mark.skipif(platform.machine() not in SOCKET_CALL, reason="whose calls are not known here")
+@pytest.mark.skipif(
+    platform.machine() not in SOCKET_CALL,
+    reason="system call numbers of this machine are not known",
+)
 def test_a_member_starts_within_the_address_families_of_the_unit(tmp_path: Path) -> None:
-    """The ring's library asks the kernel for its interfaces, over netlink, and else aborts."""
+    """The ring's library asks the kernel for its interfaces over netlink, and aborts if refused."""
     (line,) = re.findall(r"^RestrictAddressFamilies=(.*)$", UNIT.read_text(), re.MULTILINE)
     program = only_families(getattr(socket, name) for name in line.split())
     ring, port = free_ports(2)
@@ -84,7 +87,7 @@ def test_a_member_starts_within_the_address_families_of_the_unit(tmp_path: Path)
 
 
 def test_a_family_that_the_unit_does_not_name_is_refused() -> None:
-    """Which shows that the test above would see it."""
+    """This shows that the test above would notice."""
     code = "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)"
     tried = subprocess.run(
         ["/usr/bin/env", "python3", "-c", code],

@@ -35,7 +35,7 @@ pytestmark = [
 
 
 class InDatabase(Sharing):
-    """Two brokers of one store, whose lease is a row."""
+    """Two brokers of one store whose lease is a row."""
 
     def __init__(self, root: Path, server: PostgresServer) -> None:
         self.server = server
@@ -63,8 +63,8 @@ def sharing(tmp_path: Path) -> Iterator[InDatabase]:
 
 
 def test_leaders_are_killed_and_stopped(sharing: InDatabase) -> None:
-    """G7, G8: kill -9, then SIGSTOP and SIGCONT under load; nothing confirmed is lost, and who was
-    stopped replies to nobody and ends with the code by which it is started again."""
+    """G7, G8: kill -9, then SIGSTOP and SIGCONT under load; no confirmed message is lost, and the
+    stopped one replies to nobody and ends with the code on which it is restarted."""
     publisher = Publisher(sharing)
     publisher.start()
     publisher.wait_for_more(50)
@@ -73,7 +73,7 @@ def test_leaders_are_killed_and_stopped(sharing: InDatabase) -> None:
     publisher.wait_for_more(50)
     assert sharing.token() == token + 1
     first.start()
-    wait_until(partial(said, first, " leads "), TAKEOVER_S, "its first word")
+    wait_until(partial(said, first, " leads "), TAKEOVER_S, "the first to lead")
     second = sharing.leader()
     channel = connect(second).channel()
     channel.confirm_delivery()
@@ -89,9 +89,10 @@ def test_leaders_are_killed_and_stopped(sharing: InDatabase) -> None:
     assert not any("geheim" in one.log_path.read_text() for one in sharing.brokers)
 
 
-def test_a_database_that_is_away_stops_all_and_loses_nothing(sharing: InDatabase) -> None:
-    """A short restart is gone through.  While it is away for long nobody is replied to, the leader
-    ends, so that its clients look for another one; when it is back, one leads."""
+def test_an_unreachable_database_stops_all_and_loses_nothing(sharing: InDatabase) -> None:
+    """A short restart is tolerated.  During a long absence no client gets a reply and the leader
+    ends,
+    so that its clients look for another; when the database is back, one leads."""
     publisher = Publisher(sharing)
     publisher.start()
     publisher.wait_for_more(50)
@@ -104,7 +105,9 @@ def test_a_database_that_is_away_stops_all_and_loses_nothing(sharing: InDatabase
     assert leader.wait(TAKEOVER_S) == Exit.FENCED
     assert "could not renew its lease for 10 s" in leader.log_tail(200)
     wait_until(
-        partial(said, waiter, "cannot be read or written"), TAKEOVER_S, "word of the database"
+        partial(said, waiter, "cannot be read or written"),
+        TAKEOVER_S,
+        "the database to be reported",
     )
     confirmed = len(publisher.confirmed)
     leader.start()  # as its service manager does
@@ -116,13 +119,15 @@ def test_a_database_that_is_away_stops_all_and_loses_nothing(sharing: InDatabase
     check(sharing, publisher, set(), 2)
 
 
-def test_brokers_end_in_order_beside_a_database_that_stands_still(sharing: InDatabase) -> None:
-    """SIGTERM to one that waits, and to the leader: no thread keeps a process."""
+def test_brokers_stop_cleanly_beside_a_stalled_database(sharing: InDatabase) -> None:
+    """SIGTERM to a waiting broker, and to the leader: no thread keeps the process alive."""
     leader = sharing.leader()
     (waiter,) = [one for one in sharing.brokers if one is not leader]
     sharing.server.hold()
     try:
-        wait_until(partial(said, waiter, "no answer within"), TAKEOVER_S, "word of the database")
+        wait_until(
+            partial(said, waiter, "no answer within"), TAKEOVER_S, "the database to be reported"
+        )
         for one in (waiter, leader):
             one.signal(signal.SIGTERM)
         assert waiter.wait(TAKEOVER_S) == Exit.OK

@@ -1,4 +1,4 @@
-"""The lease of a shared store in a real PostgreSQL: what it promises, and what may befall a server.
+"""The lease of a shared store in a real PostgreSQL: its promises, and faults of the server.
 
 Skipped where PostgreSQL is not installed.
 """
@@ -52,21 +52,21 @@ class TestPostgresql(LeaseDatabaseContract):
     def test_a_password_may_be_in_a_file(
         self, store: Path, tmp_path: Path, server: PostgresServer
     ) -> None:
-        """So that none is in the list of processes."""
+        """So that the password is not in the list of processes."""
         file = tmp_path / "pgpass"
         file.write_text("*:*:*:qpidd:geheim\n")
         file.chmod(0o600)
         url = f"postgresql://qpidd@/postgres?host={server.home}&passfile={file}"
         self.of(store, DatabaseLock(url, url)).newest()
 
-    def test_a_server_that_stands_still_is_given_up(
+    def test_a_stalled_server_is_given_up(
         self,
         store: Path,
         lock: DatabaseLock,
         server: PostgresServer,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The statement may have its effect later: whoever sent it renews again."""
+        """The statement may still take effect later; its sender renews again."""
         monkeypatch.setattr("broker.sharing.lease_database.PATIENCE_S_MIN", 0.0)
         one = self.of(store, lock)
         one.newest()
@@ -79,7 +79,7 @@ class TestPostgresql(LeaseDatabaseContract):
             server.let_go()
         one.renew(lease(1, count=2))
 
-    def test_a_server_that_was_restarted_is_connected_again(
+    def test_a_restarted_server_is_reconnected(
         self, store: Path, lock: DatabaseLock, server: PostgresServer
     ) -> None:
         one = self.of(store, lock)
@@ -94,10 +94,10 @@ class TestPostgresql(LeaseDatabaseContract):
             server.start()
         one.renew(lease(1, count=1))
 
-    def test_a_table_that_an_administrator_made_is_used(
+    def test_an_existing_table_is_used(
         self, store: Path, lock: DatabaseLock, server: PostgresServer
     ) -> None:
-        """By a user who may make none."""
+        """By a user who may not create one."""
         owner = self.of(store, lock)
         owner.newest()
         owner._database.execute("DROP ROLE IF EXISTS poor")
@@ -107,7 +107,7 @@ class TestPostgresql(LeaseDatabaseContract):
         assert self.of(store, DatabaseLock(url, url)).newest() is None
 
     def test_statements_of_many_threads_do_not_mix(self, store: Path, lock: DatabaseLock) -> None:
-        """The thread of the lease renews while another one looks for a later token."""
+        """The thread of the lease renews while another looks for a later token."""
         one = self.of(store, lock)
         one.newest()
         one.claim(lease(1))

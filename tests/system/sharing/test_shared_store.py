@@ -1,6 +1,6 @@
-"""Brokers that share one store: one leads, the others wait, and a paused leader harms nothing.
+"""Brokers that share one store: one leads, the others wait, and a paused leader does no harm.
 
-Real processes and pika.  Times are written to the report, not judged by more than they must be.
+Real processes and pika.  Times are reported; they are judged only by generous limits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 QUEUE = "shared"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 TAKEOVER_S = 60.0
-"""Far beyond the two seconds that it takes on an idle machine: this one may be starved."""
+"""Far above the two seconds of an idle machine, as this one may be overloaded."""
 
 
 class Sharing:
@@ -54,17 +54,17 @@ class Sharing:
         """Start all; the first one leads."""
         for one in self.brokers:
             one.start()
-            wait_until(partial(said, one, " leads "), TAKEOVER_S, "its first word")
+            wait_until(partial(said, one, " leads "), TAKEOVER_S, "the first to lead")
 
     def token(self) -> int:
-        """The newest, where the lease is in files."""
+        """The newest token, where the lease is in files."""
         return LeaseDirectory(self.store, "shop").newest_token() if self.store.exists() else 0
 
     def led(self) -> bool:
         return any(serves(one) for one in self.brokers)
 
     def leader(self) -> BrokerProcess:
-        """The one that lets clients in.  Waits for it; never two."""
+        """Wait for the one that admits clients, and return it; there are never two."""
         wait_until(self.led, TAKEOVER_S, "a leader")
         (found,) = [one for one in self.brokers if serves(one)]
         return found
@@ -75,7 +75,7 @@ class Sharing:
                 one.kill()
 
     def judge_logs(self, terms: int) -> None:
-        """Who led, by the logs: so many or more (G38), and nothing is wrong with what they did."""
+        """Leaders by the logs: at least this many (G38), and the logs are consistent."""
         self.close()
         report = verify(None, [self.store / "memberlog"])
         assert report.findings == []
@@ -85,7 +85,7 @@ class Sharing:
 
 @pytest.fixture
 def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    """Three brokers, with a lease that a busy machine does not let run out by itself."""
+    """Three brokers, with a lease that a busy machine does not let expire by itself."""
     running = Sharing(tmp_path, 3, "--shared-store-lease", "1500")
     yield running
     running.close()
@@ -95,13 +95,13 @@ def connect(one: BrokerProcess) -> pika.BlockingConnection:
     return pika.BlockingConnection(
         pika.ConnectionParameters(
             one.address.host, one.address.port, socket_timeout=2.0, stack_timeout=4.0,
-            heartbeat=4,  # of a process that is stopped nothing else is noticed
+            heartbeat=4,  # the only sign of a stopped process
         )
     )  # fmt: skip
 
 
 def serves(one: BrokerProcess) -> bool:
-    """Whether it lets a client in and answers it."""
+    """Whether it admits a client and answers it."""
     if not one.alive:
         return False
     try:
@@ -115,12 +115,12 @@ def serves(one: BrokerProcess) -> bool:
 
 
 def said(one: BrokerProcess, words: str) -> bool:
-    """Whether they are in its log."""
+    """Whether its log has all these words."""
     return words in one.log_path.read_text(encoding="utf-8")
 
 
 class Publisher(threading.Thread):
-    """Publishes numbers to whoever leads, and remembers which were confirmed, and when."""
+    """Publishes numbers to the leader, and remembers which were confirmed, and when."""
 
     def __init__(self, sharing: Sharing) -> None:
         super().__init__(daemon=True)
@@ -159,7 +159,7 @@ class Publisher(threading.Thread):
         wait_until(lambda: len(self.confirmed) >= goal, TAKEOVER_S, f"{count} confirms more")
 
     def gives_up(self) -> None:
-        """Have no more patience with the broker that it is at."""
+        """Stop waiting for the broker that it is connected to."""
         hang_up(self._connection)
 
     def stop(self) -> None:
@@ -169,7 +169,7 @@ class Publisher(threading.Thread):
 
 
 def drain(one: BrokerProcess) -> list[int]:
-    """Take everything out of the queue."""
+    """Empty the queue."""
     connection = connect(one)
     channel = connection.channel()
     found: list[int] = []
@@ -181,7 +181,7 @@ def drain(one: BrokerProcess) -> list[int]:
 
 
 def depth(one: BrokerProcess) -> int:
-    """How many messages are ready."""
+    """The number of ready messages."""
     connection = connect(one)
     found: int = connection.channel().queue_declare(QUEUE, passive=True).method.message_count
     connection.close()
@@ -189,7 +189,7 @@ def depth(one: BrokerProcess) -> int:
 
 
 def settle(channel: BlockingChannel, count: int) -> set[int]:
-    """Consume some in a transaction: what that settled is settled for good."""
+    """Consume some messages in a transaction, which settles them for good."""
     channel.tx_select()
     found = set()
     for _ in range(count):
@@ -203,8 +203,9 @@ def settle(channel: BlockingChannel, count: int) -> set[int]:
 
 
 def check(sharing: Sharing, publisher: Publisher, settled: set[int], terms: int) -> None:
-    """Nothing confirmed is lost, nothing settled came back, nothing is there twice; and the logs
-    tell of so many leaders, or more."""
+    """No confirmed message is lost, no settled one returns, none is there twice; the logs name at
+    least
+    this many leaders."""
     left = drain(sharing.leader())
     assert len(left) == len(set(left))
     assert not settled & set(left)
@@ -236,11 +237,12 @@ def test_leaders_are_killed_one_after_the_other(
     check(sharing, publisher, settled, 3)
 
 
-def test_a_leader_that_was_stopped_comes_back_and_harms_nothing(
+def test_a_stopped_leader_returns_and_does_no_harm(
     sharing: Sharing, record_property: Callable[[str, object], None]
 ) -> None:
     """G7, G8, G38: SIGSTOP under load, SIGCONT when another one serves: it confirms nothing, and
-    ends with the code by which it is started again; its successor's store is whole."""
+    ends
+    with the code on which it is restarted; its successor's store is whole."""
     sharing.start()
     publisher = Publisher(sharing)
     publisher.start()
@@ -269,8 +271,8 @@ def test_a_leader_that_was_stopped_comes_back_and_harms_nothing(
     check(sharing, publisher, settled, 3)
 
 
-def test_all_are_killed_and_one_goes_on(sharing: Sharing) -> None:
-    """G8: a start waits for the lease of the one that was killed, and has all that it confirmed."""
+def test_one_continues_after_all_were_killed(sharing: Sharing) -> None:
+    """G8: a start waits for the lease of the killed leader, and has all that it confirmed."""
     sharing.start()
     publisher = Publisher(sharing)
     publisher.start()
@@ -283,7 +285,8 @@ def test_all_are_killed_and_one_goes_on(sharing: Sharing) -> None:
 
 
 def test_a_client_with_a_failover_list_survives_a_takeover(sharing: Sharing) -> None:
-    """G8: a list as ActiveMQ's clients write it; who waits for input is back when one leads."""
+    """G8: a list as ActiveMQ's clients write it; a client waiting for input returns once one
+    leads."""
     sharing.start()
     leader = sharing.leader()
     places = ",".join(f"tcp://{one.address}" for one in sharing.brokers)
@@ -305,8 +308,8 @@ def test_a_client_with_a_failover_list_survives_a_takeover(sharing: Sharing) -> 
     sharing.judge_logs(2)
 
 
-def test_an_orderly_end_hands_over_and_a_shutdown_ends_all(sharing: Sharing) -> None:
-    """SIGTERM: another one leads at once.  qpid-cluster -k: those that wait end, too, with 0."""
+def test_a_clean_stop_hands_over_and_a_shutdown_ends_all(sharing: Sharing) -> None:
+    """SIGTERM: another one leads at once.  qpid-cluster -k: waiting brokers end too, with 0."""
     sharing.start()
     first = sharing.leader()
     assert first.terminate() == Exit.OK
@@ -325,7 +328,7 @@ def test_an_orderly_end_hands_over_and_a_shutdown_ends_all(sharing: Sharing) -> 
     sharing.judge_logs(3)
 
 
-def test_who_waits_refuses_clients_and_says_for_whom(sharing: Sharing) -> None:
+def test_a_waiting_broker_refuses_clients_and_names_the_leader(sharing: Sharing) -> None:
     sharing.start()
     leader = sharing.leader()
     for one in sharing.brokers:
@@ -337,7 +340,7 @@ def test_who_waits_refuses_clients_and_says_for_whom(sharing: Sharing) -> None:
     assert leader.alive
 
 
-def test_of_another_cluster_name(sharing: Sharing) -> None:
+def test_a_broker_of_another_cluster_name_is_refused(sharing: Sharing) -> None:
     """It changes nothing, names both, and ends."""
     sharing.start()
     before = sorted(path.name for path in sharing.store.iterdir())
@@ -352,7 +355,7 @@ def test_of_another_cluster_name(sharing: Sharing) -> None:
     assert sorted(path.name for path in sharing.store.iterdir()) == before
 
 
-def test_who_listens_everywhere_names_an_address_that_clients_can_use(sharing: Sharing) -> None:
+def test_a_broker_on_all_interfaces_names_a_reachable_address(sharing: Sharing) -> None:
     one = sharing.brokers[0]
     one.arguments = tuple("0.0.0.0" if word == HOST else word for word in one.arguments)
     one.start()

@@ -338,7 +338,7 @@ def test_the_backup_that_has_no_clients_any_more_is_passive_again() -> None:
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_an_operator_forces_the_active_one_passive(mode: str) -> None:
+def test_an_operator_makes_the_active_member_passive(mode: str) -> None:
     """O8, O10: its clients are sent away, and the other one takes over; and back."""
     pair = together(mode)
     pair.clients["a"].connected = True

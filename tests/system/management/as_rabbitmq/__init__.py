@@ -1,1 +1,1 @@
-"""What tools made for RabbitMQ ask of its management API, asked of ours."""
+"""RabbitMQ tools' requests of its management API, sent to ours."""

@@ -1,9 +1,9 @@
-"""What the answers of RabbitMQ's management API are made of: recorded there, asked for here.
+"""The structure of replies of RabbitMQ's management API: recorded there, requested here.
 
     python -m tests.system.management.as_rabbitmq.scene HOST:PORT HOST:PORT
 
-records them anew from a RabbitMQ with the user guest (AMQP, management API), all of its feature
-flags on, and `collect_statistics_interval = 1000`.
+records it from a RabbitMQ with the user guest (AMQP, management API), all of its feature flags on,
+and `collect_statistics_interval = 1000`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.system.management.http import Api, seg
 
 RECORDED = Path(__file__).with_name("keys_3_10.json")
 SETTLED_S = 8.0
-"""RabbitMQ's statistics are there by then."""
+"""RabbitMQ's statistics are complete by then."""
 DEFINED = {
     "vhosts/keys": {"description": "d", "tags": "a,b"},
     "users/keys": {"password": "x", "tags": "monitoring"},
@@ -119,11 +119,11 @@ class Scene:
         shares.basic_qos(prefetch_count=9, global_qos=True)
 
     def wait(self, seconds: float) -> None:
-        """Let statistics come."""
+        """Wait until statistics have arrived."""
         self.connection.process_data_events(seconds)
 
     def keys(self) -> dict[str, list[str]]:
-        """What each answer is made of, by path."""
+        """The structure of each reply, by path."""
         node = str(self.api.row("overview")["node"])
         [connection] = self.api.rows("vhosts/keys/connections")
         paths = {path: path for path in PATHS}
@@ -140,14 +140,14 @@ class Scene:
         return found | {"queues/V/Q/get": sorted(set(keys(answered.body)))}
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         self.connection.close()
         for path in ("vhosts/keys", "users/keys", "global-parameters/keys"):
             assert self.api.ask("DELETE", path).status == 204
 
 
 def keys(value: object, above: str = "") -> Iterator[str]:
-    """Return the places of all that is no list and no object, or is an empty one: `a.b[].c`."""
+    """Return the paths of all leaves, and of empty lists and objects: `a.b[].c`."""
     if isinstance(value, dict) and value:
         for name, one in value.items():
             yield from keys(one, f"{above}.{name}" if above else name)
@@ -159,7 +159,7 @@ def keys(value: object, above: str = "") -> Iterator[str]:
 
 
 def main() -> None:
-    """Record."""
+    """Record the replies' structure."""
     amqp, api = (
         Address(one.rpartition(":")[0], int(one.rpartition(":")[2])) for one in sys.argv[1:]
     )

@@ -1,4 +1,4 @@
-"""The management client of AMQPStorm runs all its calls against us."""
+"""The management client of AMQPStorm makes all its calls to our API."""
 
 from __future__ import annotations
 

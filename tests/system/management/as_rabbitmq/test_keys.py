@@ -1,4 +1,4 @@
-"""Each answer has all that RabbitMQ's has, but for what this names: tools read it by its keys."""
+"""Each reply has all keys of RabbitMQ's, which tools read, except those listed here."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ LEFT_OUT = {
     ),
     "not counted for virtual hosts": (r"(send|recv)_oct(_details\.rate)?"),
     "retention of samples": r"sample_retention.*",
-    "whoever declared it, and otherwise named": (
-        r"user_who_performed_action|single_active_consumer_ctag"
-    ),
+    "its declarer, under another name": (r"user_who_performed_action|single_active_consumer_ctag"),
 }
-"""What is not here, by why (docs/reference/http-api.md); without the list that it may stand in."""
+"""The keys missing here, by reason (docs/reference/http-api.md), without the list they may be
+in."""
 NOW_AND_THEN = {"idle_since"}
 SET: dict[int, dict[str, object]] = {
     1: {"confirm": False, "transactional": False, "prefetch_count": 0, "messages_unconfirmed": 0},
@@ -44,11 +43,11 @@ SET: dict[int, dict[str, object]] = {
     5: {"global_prefetch_count": 9, "prefetch_count": 0},
     6: {"global_prefetch_count": 0, "prefetch_count": 3},
 }
-"""How the channels of the scene are set."""
+"""The properties of the scene's channels."""
 
 
 def missing(here: dict[str, list[str]]) -> dict[str, set[str]]:
-    """What RabbitMQ's answers have and these have not, by path."""
+    """The keys in RabbitMQ's replies that these lack, by path."""
     there: dict[str, list[str]] = json.loads(RECORDED.read_text())
     assert here.keys() == there.keys()
     return {
@@ -57,7 +56,7 @@ def missing(here: dict[str, list[str]]) -> dict[str, set[str]]:
     }
 
 
-def test_what_tools_read_is_there(broker: LocalCluster, api: Api) -> None:
+def test_all_keys_that_tools_read_are_there(broker: LocalCluster, api: Api) -> None:
     patterns = {why: re.compile(pattern) for why, pattern in LEFT_OUT.items()}
     gone: dict[str, set[str]] = {}
     scene = Scene(broker[0].address, api)
@@ -70,7 +69,7 @@ def test_what_tools_read_is_there(broker: LocalCluster, api: Api) -> None:
         return {path: some for path, some in found.items() if some}
 
     try:
-        for _ in range(50):  # what a member tells of itself once in a while comes, too
+        for _ in range(50):  # includes keys that a member reports only now and then
             scene.wait(0.2)
             gone.update(missing(scene.keys()))
             if not unexpected():

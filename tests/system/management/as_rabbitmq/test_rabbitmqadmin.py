@@ -1,6 +1,6 @@
-"""rabbitmqadmin, the script of RabbitMQ 3.x, runs all its commands against us.
+"""rabbitmqadmin, the script of RabbitMQ 3.x, runs all its commands against our API.
 
-It is not ours to ship: it is taken from Debian's package, or from where RABBITMQADMIN says.
+We do not ship it: it comes from Debian's package, or from the path in RABBITMQADMIN.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ def rows(admin: Admin, *arguments: str) -> list[dict[str, object]]:
     ["connections", "channels", "consumers", "exchanges", "queues", "bindings", "users", "vhosts",
      "permissions", "nodes", "parameters", "policies", "operator_policies", "vhost_limits"],
 )  # fmt: skip
-def test_what_it_lists(admin: Admin, what: str) -> None:
+def test_lists(admin: Admin, what: str) -> None:
     admin("list", what)
     assert isinstance(rows(admin, "list", what), list)
 
 
-def test_it_shows_the_overview(admin: Admin) -> None:
+def test_overview(admin: Admin) -> None:
     assert "3.10" in admin("show", "overview")
 
 
-def test_what_it_declares_and_deletes(admin: Admin) -> None:
+def test_declarations_and_deletions(admin: Admin) -> None:
     admin("declare", "vhost", "name=admin")
     everything = ("configure=.*", "write=.*", "read=.*")
     admin("declare", "permission", "vhost=admin", "user=guest", *everything)
@@ -127,7 +127,7 @@ def test_bindings_and_messages(admin: Admin) -> None:
     admin("delete", "queue", "name=bound-by-admin")
 
 
-def test_it_exports_and_imports(admin: Admin, tmp_path: Path) -> None:
+def test_export_and_import(admin: Admin, tmp_path: Path) -> None:
     admin("declare", "queue", "name=exported", 'arguments={"x-max-priority": 3}')
     file = tmp_path / "definitions.json"
     admin("export", str(file))
@@ -138,7 +138,7 @@ def test_it_exports_and_imports(admin: Admin, tmp_path: Path) -> None:
     admin("delete", "queue", "name=exported")
 
 
-def test_what_it_says_of_errors(admin: Admin) -> None:
+def test_error_messages(admin: Admin) -> None:
     assert "Access refused" in admin("list", "queues", password="wrong", code=1)
     assert "not found" in admin("delete", "queue", "name=none", code=1).lower()
     admin("declare", "queue", "name=kept-by-admin", "durable=true")
@@ -147,7 +147,7 @@ def test_what_it_says_of_errors(admin: Admin) -> None:
     admin("delete", "queue", "name=kept-by-admin")
 
 
-def test_it_closes_a_connection(admin: Admin, amqp: pika.BlockingConnection) -> None:
+def test_closing_a_connection(admin: Admin, amqp: pika.BlockingConnection) -> None:
     (name,) = [row["name"] for row in rows(admin, "list", "connections")]
     admin("close", "connection", f"name={name}")
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
