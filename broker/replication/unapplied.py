@@ -335,7 +335,12 @@ class Unapplied:
             self._take(output)
 
     def _is_next(self, output: Output) -> bool:
-        """Do the work that must precede this output; False: that work waits for the disk."""
+        """Do the work that must precede this output; False: that work waits for the disk.
+
+        While it waits, only a view is held back. Everything else is taken, however full the queue
+        is: the ring goes on, and what it ordered must be kept somewhere. The bytes count as this
+        disk's lag, which slows all members down and then ends this one (`watchdogs.disk_lag`).
+        """
         is_view = isinstance(output, View)
         while self.work.full or (is_view and (self.work.events or self.execution.under_way)):
             if self.waits_for_disk:

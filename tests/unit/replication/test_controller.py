@@ -5,6 +5,7 @@ What becomes of a cluster when views change is told in `tests/scenarios/broker`.
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,8 +15,10 @@ import pytest
 from broker.machine import commands
 from broker.replication import submissions, unapplied
 from broker.replication.replica import Replica
-from broker.replication.unapplied import DRAIN
+from broker.replication.unapplied import DRAIN, ITEM_COST
 from broker.waiting.pager import Pager
+from broker.watchdogs.disk_lag import NO_LAG, DiskLag, PageLag
+from broker.watchdogs.watchdogs import BEAT_S
 from tests.support.scripted_views import Bus, formed, hello, publish, same_everywhere
 from vsync.primary.events import ACTIVATE
 from vsync.totem.events import Deliver, Marks, Transitional, View
@@ -126,6 +129,38 @@ def test_a_new_view_waits_for_what_waits_for_the_disk() -> None:
     assert core.primary.ring == RingId(9, "b", 1)
     assert not core.unapplied.held_back
     assert msgpack.packb(core.replica.history.position) in bus.queue[-1][1], "its report"
+
+
+def test_what_is_ordered_while_a_read_never_returns_is_bounded_by_the_disk_watchdog() -> None:
+    """The ring goes on, so deliveries are taken however full the queue of work is: each counts for
+    what it takes, and the member leaves when they count for too much, even if nobody else makes
+    anything durable either, and no time is too long."""
+    bus = formed()
+    core, now = bus.cores["b"], 0.0
+    core.unapplied.execution._executor = SlowDisk()
+    lag, disk = PageLag(lambda: core.unapplied, lambda: now), DiskLag(30.0, 4 << 20, lambda _: None)
+    bus.cores["a"].submit([publish(1)])
+    sender, payload = bus.queue.pop()
+    leaves, work, beat = "", core.unapplied.work, 100 * (len(payload) + ITEM_COST)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    while not leaves:
+        for _ in range(100):
+            bus.seq += 1
+            copied = [bytes(bytearray(payload))]
+            core.on_output(Deliver(bus.ring, bus.seq, sender, copied, Guarantee.SAFE, False))
+            if core.busy:
+                core.step()
+        now += BEAT_S
+        leaves = disk.look(NO_LAG, now, stuck_s=now, pages=lag.look())
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "--disk-backlog-max" in leaves
+    assert core.unapplied.waits_for_disk
+    assert work.full
+    assert 4 << 20 < work.bytes <= (4 << 20) + beat
+    assert taken - before < work.bytes, "what an item counts for is no less than what it takes"
+    assert not core.unapplied.held_back
 
 
 def test_a_received_state_takes_the_place_of_one_that_waits_for_the_disk() -> None:
