@@ -125,11 +125,10 @@ class Persister(Generic[StoreT, WriterT]):
                 self._uncounted = batch.last
             self._log_bytes += len(batch.entry)
             self._behind += len(batch.entry)
-        if self._log_bytes <= self._checkpoint_bytes_min and not self._requested:
+        due = self._requested or self._log_bytes > self.log_bytes_limit(replica)
+        if not due or self._feed is not None or not self.may_checkpoint(replica):
             return
-        if self._feed is not None or not self.may_checkpoint(replica) or replica.half_way:
-            return  # nothing may be kept of a state that an item left half-way
-        if self._log_bytes > self.log_bytes_limit(replica) or self._requested:
+        if not replica.half_way:  # nothing may be kept of a state that an item left half-way
             self._checkpoint(replica)
 
     def may_checkpoint(self, replica: Replica) -> bool:

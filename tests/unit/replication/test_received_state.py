@@ -30,7 +30,8 @@ class Rig:
         self.controller: Any = SimpleNamespace(
             takes_state=True, transfer_donor="a", state_received=Mock(), halted="",
             unapplied=SimpleNamespace(busy=False),
-            replica=Mock(), promise=Promise(META.cluster_id, META.voters, 1), filled=False,
+            replica=Mock(machine=Mock(unfinished_bytes=0)), filled=False,
+            promise=Promise(META.cluster_id, META.voters, 1),
             transfer_failed=Mock(), submissions=Mock(),
         )  # fmt: skip
         self.device = Mock()
