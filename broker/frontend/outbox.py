@@ -165,6 +165,8 @@ class Outbox:
 
     def _write_held(self, client: Client, number: int, channel: LocalChannel) -> None:
         held = channel.held
+        if client.channels.get(number) is not channel:
+            held.clear()  # it has ended with its connection, which may have been full
         while held and self._gate.is_open(held[0].position):
             if client.is_full:
                 client.is_behind = True

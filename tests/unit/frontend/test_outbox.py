@@ -1,6 +1,8 @@
 """What the outbox sends, and in which order: confirms, replies that wait, deliveries, ends."""
 
+import gc
 import random
+import weakref
 
 import pytest
 
@@ -309,6 +311,22 @@ def test_messages_for_a_client_that_does_not_read_are_not_copied() -> None:
     assert received[-1].method == "basic.qos-ok"
     assert peer.client.may_be_read
     assert not loop.gateway.has_work
+
+
+def test_nothing_stays_here_of_a_client_that_was_lost_while_it_did_not_read() -> None:
+    loop = Loop()
+    peer, other = loop.connect().open(1), loop.connect().open(1)
+    peer.declare(1, "q")
+    peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
+    peer.reads = False
+    for _ in range(10):
+        other.publish(1, "q", bytes(300_000))
+    lost = weakref.ref(peer.client)
+    loop.gateway.connection_lost(peer.client)
+    loop.turn()
+    del Peer.of[peer.client], peer
+    gc.collect()
+    assert lost() is None
 
 
 def test_publishers_are_not_read_while_the_member_is_full_or_fenced() -> None:
