@@ -29,6 +29,10 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 FRAME_OVERHEAD_BYTES = 8
 FRAME_MAX_BYTES = 131_072
+RECEIVED_BYTES_MAX = 1 << 20
+"""The largest payload that a client of ours takes: more than any frame size that it agreed to. A
+content header cannot be split, may have filled a frame when it was published, and grows where the
+broker adds headers to it, such as those of a dead letter."""
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 PUBLISH_INDEX = b"\x00\x3c\x00\x28"
@@ -54,7 +58,7 @@ class Frame(NamedTuple):
 
 
 def split_frames(
-    data: bytes | bytearray, at: int = 0, frame_max: int = FRAME_MAX_BYTES
+    data: bytes | bytearray, at: int = 0, payload_max: int = RECEIVED_BYTES_MAX
 ) -> tuple[list[Frame], int]:
     """The whole frames from `at` on, and where the first incomplete one starts."""
     frames: list[Frame] = []
@@ -62,7 +66,7 @@ def split_frames(
     while size - at >= FRAME_OVERHEAD_BYTES:
         kind, channel, length = FRAME_HEAD.unpack_from(data, at)
         end = at + 7 + length
-        if length > frame_max - FRAME_OVERHEAD_BYTES:
+        if length > payload_max:
             raise ProtocolFault(FRAME_ERROR, f"frame of {length} bytes on channel {channel}")
         if end >= size:
             break
@@ -302,7 +306,8 @@ _PROPERTIES: tuple[tuple[int, str, int], ...] = (
 
 
 def encode_properties(values: Table) -> bytes:
-    """Flags and list of the named properties: str, int, and a table for `headers`."""
+    """Flags and list of the named properties: str, int, and a table for `headers`; bytes stand for
+    a text that is no UTF-8."""
     flags = 0
     parts: list[bytes] = []
     for bit, name, width in _PROPERTIES:
@@ -314,6 +319,8 @@ def encode_properties(values: Table) -> bytes:
             parts.append(encode_table(value))
         elif isinstance(value, int):
             parts.append(value.to_bytes(width, "big"))
+        elif isinstance(value, bytes):
+            parts.append(bytes((len(value),)) + value)
         else:
             assert isinstance(value, str), name
             parts.append(encode_short_string(value))
@@ -354,7 +361,7 @@ def inspect_properties(data: bytes) -> Properties:
 
 
 def decode_properties(data: bytes) -> Table:
-    """The named properties, for clients and tools."""
+    """The named properties, for clients and tools; a text that is no UTF-8 stays bytes."""
     inspect_properties(data)
     flags = int.from_bytes(data[:2], "big")
     values: Table = {}
@@ -365,7 +372,11 @@ def decode_properties(data: bytes) -> Table:
         if width < 0:
             values[name], at = decode_table(data, at, end)
         elif width == 0:
-            values[name], at = decode_short_string(data, at, end)
+            start, at = at + 1, at + 1 + data[at]
+            try:
+                values[name] = data[start:at].decode()
+            except UnicodeDecodeError:
+                values[name] = data[start:at]
         else:
             values[name] = int.from_bytes(data[at : at + width], "big")
             at += width

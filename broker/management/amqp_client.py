@@ -7,13 +7,15 @@ semantics and error texts are those of AMQP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, cast
 
 from broker.access.backends import REFUSED, Login
 from broker.amqp import codec
-from broker.amqp.errors import CONNECTION_FORCED
+from broker.amqp.errors import CONNECTION_FORCED, SYNTAX_ERROR, reply_text
 from broker.amqp.fields import Value
 from broker.amqp.spec import decode_method
 from broker.frontend.connections import ClientLink, Connections
@@ -33,6 +35,17 @@ class AmqpRefused(Exception):
     def explanation(self) -> str:
         """The text without the code's name at its beginning."""
         return self.text.partition(" - ")[2] or self.text
+
+
+@contextmanager
+def _refused_by_us() -> Iterator[None]:
+    """Refuse what cannot be written as AMQP: JSON's names may be of any length, and its texts may
+    have halves of surrogate pairs."""
+    try:
+        yield
+    except ValueError:
+        text = "a name is longer than 255 bytes, or a text holds half of a surrogate pair"
+        raise AmqpRefused(SYNTAX_ERROR, reply_text(SYNTAX_ERROR, text)) from None
 
 
 class Answer(NamedTuple):
@@ -133,15 +146,14 @@ class InternalClient:
 
     async def call(self, method: str, args: tuple[Value, ...] = ()) -> Answer:
         """Send a method, and return the broker's answer. Raises AmqpRefused."""
-        out = bytearray()
-        codec.append_method(out, CHANNEL, method, args)
-        self._send(out)
+        self.tell(method, args)
         return await self.answer()
 
     def tell(self, method: str, args: tuple[Value, ...]) -> None:
-        """Send a method without an answer, or whose answer is awaited later."""
+        """Send a method without an answer, or whose answer is awaited later. Raises AmqpRefused."""
         out = bytearray()
-        codec.append_method(out, CHANNEL, method, args)
+        with _refused_by_us():
+            codec.append_method(out, CHANNEL, method, args)
         self._send(out)
 
     async def publish(
@@ -153,11 +165,12 @@ class InternalClient:
         """
         await self.call("confirm.select", (False,))
         out = bytearray()
-        encoded = (
-            properties
-            if isinstance(properties, bytes)
-            else codec.encode_properties(dict(properties))
-        )
+        with _refused_by_us():
+            encoded = (
+                properties
+                if isinstance(properties, bytes)
+                else codec.encode_properties(dict(properties))
+            )
         codec.append_publish(out, CHANNEL, exchange, key, encoded, body, mandatory=True)
         self._send(out)
         routed = True
@@ -175,7 +188,7 @@ class InternalClient:
     def received(self, data: bytes) -> None:
         """Bytes from the broker."""
         self._rest += data
-        frames, end = codec.split_frames(self._rest)
+        frames, end = codec.split_frames(self._rest, payload_max=sys.maxsize)
         taken = bytes(self._rest[:end])
         del self._rest[:end]
         for kind, _, start, stop in frames:

@@ -49,6 +49,8 @@ AT_ONCE_BYTES = 64 * 1024
 """Up to this size a body that may be large is read in one step."""
 
 
+DIGITS_MAX = 20
+"""Longer numbers in the query are not read."""
 SECONDS_MAX = 31_536_000
 """The maximum of the parameters that request samples: a year."""
 
@@ -174,7 +176,9 @@ class Call:
         text = self.query.get(name)
         if text is None:
             return default
-        if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:20]) <= most:
+        if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX) or not (
+            1 <= int(text) <= most
+        ):
             raise bad_request(f"{name} is not a whole number from 1 to {most}")
         return int(text)
 
@@ -298,6 +302,10 @@ def _wrong(body: Object, name: str, what: str) -> Problem:
 
 def short(text: str, what: str) -> str:
     """A name short enough for AMQP."""
-    if len(text.encode()) > NAME_BYTES_MAX:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise bad_request(f"{what} holds half of a surrogate pair") from None
+    if size > NAME_BYTES_MAX:
         raise bad_request(f"{what} is longer than {NAME_BYTES_MAX} bytes")
     return text

@@ -114,9 +114,9 @@ def table(values: Mapping[str, Value]) -> Object:
 
 
 def text_of(value: object) -> bytes:
-    """Return JSON text."""
+    """Return JSON text; halves of surrogate pairs, which UTF-8 has not, are escaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "surrogatepass"
+        "utf-8", "backslashreplace"
     )
 
 

@@ -245,7 +245,7 @@ def test_a_delivery_is_read_by_both(
         out, 9, short(tag), number, redelivered, short(exchange) + short(key), b"\0\0", body, 4096
     )
     data = bytes(out)
-    frames, end = codec.split_frames(data, 0, 4096)
+    frames, end = codec.split_frames(data, 0, 4096 - codec.FRAME_OVERHEAD_BYTES)
     assert end == len(data)
     seen = codec.decode_deliver(data, frames[0].start, frames[0].end)
     assert seen == (tag, number, redelivered, exchange, key)

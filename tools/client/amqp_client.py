@@ -412,7 +412,7 @@ class AmqpConnection:
                 return 0
             beginning = next(begin for begin in OTHER_PROTOCOLS if data.startswith(begin))
             raise BrokerRefused(0, f"{self.broker} {NOT_OURS[beginning]}")
-        frames, at = codec.split_frames(data, 0, self.frame_max)
+        frames, at = codec.split_frames(data)
         for kind, channel, start, end in frames:
             if kind == codec.METHOD:
                 index = data[start : start + 4]

@@ -392,15 +392,17 @@ class Import:
         ) as client:
             for at in range(0, len(declarations), BATCH):
                 batch = declarations[at : at + BATCH]
-                for one in batch:
-                    client.tell(one.method, one.args)
-                for one in batch:
-                    try:
+                what = ""
+                try:
+                    for one in batch:
+                        what = one.what
+                        client.tell(one.method, one.args)
+                    for one in batch:
+                        what = one.what
                         await client.answer()
-                    except AmqpRefused as refused:
-                        raise bad_request(
-                            f"{one.what} of vhost '{vhost}': {refused.explanation}"
-                        ) from None
+                except AmqpRefused as refused:
+                    text = f"{what} of vhost '{vhost}': {refused.explanation}"
+                    raise bad_request(text) from None
                 await asyncio.sleep(0)
 
 

@@ -64,7 +64,7 @@ class Broker:
         with suppress(OSError):
             while more := self.mine.recv(65_536):
                 data += more
-                frames, at = codec.split_frames(data, 0, codec.FRAME_MAX_BYTES)
+                frames, at = codec.split_frames(data)
                 for kind, channel, start, end in frames:
                     self._take(kind, channel, data, start, end)
                 data = data[at:]
