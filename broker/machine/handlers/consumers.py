@@ -267,13 +267,20 @@ def on_sent(state: State, channel: Channel, command: Sent) -> int:
     at = repeat(state.position)
     for _, consumer, _ in release_all(state, channel, unsent, zip(at, tags, strict=False), SENT):
         if consumer is not None and not consumer.waiting:
-            credited[consumer.tag] = consumer
+            _note_credit(credited, consumer)
     for consumer in credited.values():
         offer(consumer)
         dispatch(state, consumer.queue)
     if was_full:
         offer_all(state, channel)
     return OK
+
+
+def _note_credit(credited: dict[str, Consumer], consumer: Consumer | None) -> None:
+    """Note a consumer that gained credit, by its tag. A cancelled one has its tag no more: another
+    may have it, and a snapshot does not say which tag it was."""
+    if consumer is not None and consumer.active:
+        credited[consumer.tag] = consumer
 
 
 def serve_freed(state: State) -> None:
@@ -309,15 +316,13 @@ def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> N
                 if message[NUMBER]:
                     dead_letter(state, queue, message, "rejected")
             affected[queue.number] = queue
-            if consumer is not None:
-                credited[consumer.tag] = consumer
+            _note_credit(credited, consumer)
     else:
         settled = zip(repeat(state.position), tags, strict=False)
         for queue, consumer, count in release_all(state, channel, channel.unacked, settled, what):
             queue.tally.ack += count
             affected[queue.number] = queue
-            if consumer is not None:
-                credited[consumer.tag] = consumer
+            _note_credit(credited, consumer)
         channel.tally.ack += len(tags)
         channel.total.ack += len(tags)
     if was_full:

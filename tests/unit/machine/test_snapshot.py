@@ -71,6 +71,46 @@ def test_restored_continues_like_the_original() -> None:
     rig.activate(cold=True)
 
 
+def test_a_reused_tag_changes_no_turn_at_a_restored_member() -> None:
+    """G14: a snapshot does not name cancelled consumers, so what they held gives no other consumer
+    a turn, whatever its tag."""
+    rig = Rig()
+    client = rig.client("a")
+    client.queue("p")
+    client.queue("q")
+    for queue, tag in (("p", "reused"), ("q", "other"), ("q", "reused")):
+        client.publish(queue)
+        client.consume(queue, tag, 1)
+        if queue == "p":
+            client.cancel(tag)
+    rig.restore()
+    client.ack(0, multiple=True)
+    client.publish("q")
+    client.cancel("other")
+    client.publish("q")
+
+
+def test_a_reused_tag_changes_no_turn_without_acknowledgement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G14: the same where the member's reports settle."""
+    monkeypatch.setattr("broker.machine.handlers.consumers.NO_ACK_HELD_MAX", 1)
+    rig = Rig()
+    client = rig.client("a")
+    client.queue("p")
+    client.queue("q")
+    for queue, tag in (("p", "reused"), ("q", "other"), ("q", "reused")):
+        client.publish(queue)
+        client.consume(queue, tag, no_ack=True)
+        if queue == "p":
+            client.cancel(tag)
+    rig.restore()
+    client.sent(3)
+    client.publish("q")
+    client.cancel("other")
+    client.publish("q")
+
+
 def test_a_cut_stays_what_it_is_while_the_machine_goes_on() -> None:
     """G14: a checkpoint that is written in steps is the state at its position, exactly."""
     rig = busy_rig()
