@@ -345,6 +345,7 @@ class Route(NamedTuple):
     streams: bool  # at least one is a stream, where every message is durable
     work: int  # units spent finding it (limits.py), whether or not it is cached
     source: Exchange
+    lasts: bool = False  # the next message with these keys takes it too: it may be cached
 
 
 @dataclass(slots=True, eq=False, repr=False)

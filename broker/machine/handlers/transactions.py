@@ -55,7 +55,7 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         route, shown = way
         routes.append((route, ttl_us, shown))
         work += len(route.queues) + sum([queue.window is not None for queue in route.queues])
-        if has_copies or (exchange, key) not in found:
+        if has_copies or not route.lasts or (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work
         if work > COMMIT_WORK_MAX:  # finding the other routes would cost the work refused here

@@ -43,7 +43,7 @@ def publish_to(
     `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
     channel, and its number there.
     """
-    exchange, key, queues, _, _, _, source = route
+    exchange, key, queues, _, _, _, source, _ = route
     source.tally.publish += 1
     source.tally.routed += len(queues)
     persistent = flags & PERSISTENT

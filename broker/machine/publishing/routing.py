@@ -99,8 +99,9 @@ class _Walk:
             reached = tuple(sorted(reached, key=lambda queue: queue.number))
         durable = any(queue.durable for queue in reached)
         streams = any(queue.stream is not None for queue in reached)
-        route = Route(start.name, keys[0], reached, durable, streams, work, start)
-        if cacheable:
+        lasts = cacheable and sum(map(len, keys)) <= _KEPT_KEYS_MAX
+        route = Route(start.name, keys[0], reached, durable, streams, work, start, lasts)
+        if lasts:
             _keep(vhost, keys, route)
         return route
 
@@ -157,10 +158,9 @@ def _too_far(exchange: str, work: int, queues: int) -> Refusal:
 
 
 def _keep(vhost: Vhost, keys: tuple[str, ...], route: Route) -> None:
-    if sum(map(len, keys)) <= _KEPT_KEYS_MAX:
-        if len(vhost.routes) >= _ROUTES_MAX:
-            vhost.routes.clear()
-        vhost.routes[route.exchange, *keys] = route
+    if len(vhost.routes) >= _ROUTES_MAX:
+        vhost.routes.clear()
+    vhost.routes[route.exchange, *keys] = route
 
 
 def _alternate_by_policy(vhost: Vhost, exchange: Exchange) -> str | None:

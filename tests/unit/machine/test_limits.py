@@ -134,6 +134,22 @@ def test_what_a_commit_costs_does_not_depend_on_what_is_cached(
     assert fresh.root() == client.rig.machine.root()
 
 
+def test_a_commit_pays_for_each_route_that_is_found_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G15: headers decide each time anew. 10,000 publishes to an exchange with 5,000 of such bindings
+    were one position of minutes."""
+    monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 30)
+    client.queue("q0")
+    for number in range(4):
+        client.bind("q0", "amq.headers", args={"n": number})
+    assert client.commit(tx(3, "amq.headers")) == c.OK  # 3 publishes, and 3 times 4 * 2 + 1
+    assert client.commit(tx(4, "amq.headers")) == 406
+    other = client.rig.client("b")
+    fan(other, 4)
+    assert other.commit(tx(5)) == c.OK  # 5 publishes, 20 messages, and once 4 + 1
+
+
 def test_a_commit_walks_over_each_delivery_once(client: Client) -> None:
     """However many of its settlements say "all up to this one"."""
     walked: list[int] = []
