@@ -47,7 +47,8 @@ def follow_policies(state: State, vhost: Vhost) -> None:
 def go_on_with_policies(state: State) -> None:
     """Look at further stale queues, as many as one position may cost."""
     work = 0
-    while state.stale and work < POLICIES_WORK_MAX:
+    # Deleted queues cost nothing and never stay last: a snapshot has none of them.
+    while state.stale and (work < POLICIES_WORK_MAX or state.stale[0].deleted):
         queue = state.stale.popleft()
         queue.stale = False
         if not queue.deleted:

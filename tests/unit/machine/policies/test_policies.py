@@ -288,6 +288,21 @@ def test_many_queues_follow_in_slices(client: Client, monkeypatch: pytest.Monkey
     assert not client.rig.machine.stale
 
 
+def test_deleted_queues_are_no_work_that_goes_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G14: a snapshot has none of them, and a tick says whether work goes on."""
+    monkeypatch.setattr("broker.machine.handlers.policies.POLICIES_WORK_MAX", 1)
+    other = client.rig.client()
+    for name in ("first", "second"):
+        client.queue(name)
+    other.queue("mine", exclusive=True)
+    set_policy(client, "p", max_length=3)
+    other.close()
+    restored(client)
+    client.rig.tick("a", 0)
+
+
 def test_a_virtual_host_takes_its_policies_with_it(client: Client) -> None:
     rig = client.rig
     other = rig.client("b", "other")
