@@ -137,7 +137,7 @@ def test_what_a_commit_costs_does_not_depend_on_what_is_cached(
 def test_a_commit_pays_for_each_route_that_is_found_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G15: headers decide each time anew. 10,000 publishes to an exchange with 5,000 of such bindings
+    """G15: headers decide each time anew. 10,000 publishes to an exchange with 5,000 such bindings
     were one position of minutes."""
     monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 30)
     client.queue("q0")
