@@ -77,11 +77,13 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
             _forget_at_destination(vhost, identity, binding)
         gone.bindings, gone.by_key, gone.patterns = {}, {}, {}
         gone.shares = gone.onward = None
+        unused: dict[str, Exchange] = {}
         for binding in list(gone.inbound.values()):
             source = vhost.exchanges[binding.source]
             _take_out(state, vhost, source, binding)
             if source.auto_delete and not source.bindings:
-                pending.append(source)
+                unused[source.name] = source
+        pending += _in_order(unused)
         del vhost.exchanges[gone.name]
         drop_delayed(state, vhost, gone)
         state.remove(exchange_element(vhost, gone))
@@ -156,10 +158,15 @@ def remove_bindings(state: State, vhost: Vhost, bindings: list[Binding]) -> None
         taken = _take_out(state, vhost, source, binding)
         if taken and source.auto_delete and not source.bindings:
             unused[source.name] = source
-    for source in unused.values():
+    for source in _in_order(unused):
         if vhost.exchanges.get(source.name) is source:  # not gone with an earlier one
             remove_exchange(state, vhost, source)
     vhost.routes.clear()
+
+
+def _in_order(exchanges: dict[str, Exchange]) -> list[Exchange]:
+    """By name: a snapshot does not say in which order the bindings of a destination came."""
+    return [exchanges[name] for name in sorted(exchanges)]
 
 
 def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) -> bool:

@@ -226,6 +226,39 @@ def test_auto_delete_exchanges_fall_like_dominoes(client: Client) -> None:
     assert not client.rig.has_exchange("outer")
 
 
+def test_what_falls_at_once_falls_in_the_same_order_at_a_restored_member(client: Client) -> None:
+    """G14: a snapshot has the bindings of an end by their sources, whichever came first. The rig
+    compares the moves."""
+    for name in ("one", "two"):
+        client.exchange(f"before {name}", "fanout", auto_delete=True)
+        client.exchange(name, "x-delayed-message", {"x-delayed-type": "fanout"}, auto_delete=True)
+    for name in ("two", "one"):
+        client.bind_exchange(name, f"before {name}")
+    client.queue("q")
+    client.exchange("x", "fanout")
+    for name in ("two", "one"):
+        client.bind("q", name)
+        client.bind_exchange("x", f"before {name}")
+    client.rig.restore()
+    client.delete("q")
+    assert not client.rig.has_exchange("one")
+    client.delete_exchange("x")
+    assert not client.rig.has_exchange("before one")
+
+
+def test_exchanges_fall_with_another_in_the_same_order_at_a_restored_member(
+    client: Client,
+) -> None:
+    client.exchange("x", "fanout")
+    for name in ("one", "two"):
+        client.exchange(name, "x-delayed-message", {"x-delayed-type": "fanout"}, auto_delete=True)
+    for name in ("two", "one"):
+        client.bind_exchange("x", name)
+    client.rig.restore()
+    client.delete_exchange("x")
+    assert not client.rig.has_exchange("one")
+
+
 def test_delete_if_unused_and_delete_of_nothing(client: Client) -> None:
     client.queue("q")
     client.exchange("x")
