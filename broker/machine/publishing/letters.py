@@ -169,10 +169,10 @@ def _open_way(
     if isinstance(found, int):
         return found
     queues = found[0].queues
-    size = len(message[BODY])
+    size, count = len(message[BODY]), len(queues)
     if source.at_least_once and (
         not queues
-        or any(would_refuse(one, size, leaves=is_kept and one is source) for one in queues)
+        or any(would_refuse(one, size, count, leaves=is_kept and one is source) for one in queues)
     ):
         return _work(b"", found[0])
     return found

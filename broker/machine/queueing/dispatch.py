@@ -247,12 +247,17 @@ def _pending_consumer(queue: Queue, groups: Groups[Consumer]) -> Consumer | None
 
 def room_of(consumer: Consumer) -> int:
     """How many messages a consumer that `next_consumer` returned may get, at least one."""
+    return min(shared_room(consumer), consumer.limit - consumer.outstanding)
+
+
+def shared_room(consumer: Consumer) -> int:
+    """How many more deliveries like this consumer's its channel may hold."""
     channel = consumer.channel
+    if not channel.open:
+        return 0
     if consumer.no_ack:
-        left = CHANNEL_HELD_MAX - len(channel.unsent)
-    else:
-        left = channel.limit - channel.outstanding
-    return min(left, consumer.limit - consumer.outstanding)
+        return CHANNEL_HELD_MAX - len(channel.unsent)
+    return channel.limit - channel.outstanding
 
 
 def deliver_all(

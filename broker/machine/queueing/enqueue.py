@@ -10,7 +10,13 @@ from typing import Final
 
 from broker.machine.limits import TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import FLAG, PASSED
-from broker.machine.queueing.dispatch import deliver, dispatch, has_room, next_consumer
+from broker.machine.queueing.dispatch import (
+    deliver,
+    dispatch,
+    has_room,
+    next_consumer,
+    shared_room,
+)
 from broker.machine.queueing.groups import group_key
 from broker.machine.queueing.queue import append, last_place, next_seq, replace, waiting_last_value
 from broker.machine.queueing.queue_limits import bury_refused, expire_at_once, is_full, trim
@@ -134,9 +140,10 @@ def is_plain(queue: Queue) -> bool:
     return bool(_traits(queue) == _wanted_traits)
 
 
-def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
-    """Whether `enqueue` would refuse a body of this size; `leaves`: it is one of the letters kept
-    for the queue, so its own place becomes free."""
+def would_refuse(queue: Queue, size: int, count: int, *, leaves: bool) -> bool:
+    """Whether `enqueue` would, or might, refuse a body of this size that goes to so many queues,
+    whose consumers may share the credit of a channel; `leaves`: it is one of the letters kept for
+    the queue, so its own place becomes free."""
     if queue.overflow == "drop-head" or max(queue.max_length, queue.max_bytes) < 0:
         return False
     if queue.stream is not None:  # it drops its oldest
@@ -145,7 +152,7 @@ def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
         return False
     if queue.groups is not None:  # the consumer that has its group is not known here
         return True
-    return not any(has_room(consumer.channel, consumer) for consumer in queue.service)
+    return not any(shared_room(consumer) >= count for consumer in queue.service)
 
 
 def die_refused(state: State, queue: Queue, message: Message) -> None:

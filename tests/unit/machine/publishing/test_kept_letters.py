@@ -63,6 +63,22 @@ def wait(client: Client) -> None:
     check(client.rig.machine)
 
 
+def test_a_letter_for_two_queues_needs_credit_for_both(client: Client) -> None:
+    """G31: consumers of both had credit, but it was one credit of their channel."""
+    give_it_a_way(client)
+    give_it_a_way(client, "full", {"x-max-length": 0, "x-overflow": "reject-publish"})
+    other = client.rig.client("b")
+    other.qos(1)
+    for queue in ("grave", "full"):
+        other.consume(queue, queue)
+    die(client, b"1")
+    assert (kept(client), queue_of(client, "grave").unacked) == (1, 0)
+    other.qos(2)
+    wait(client)
+    assert kept(client) == 0
+    assert [queue_of(client, queue).unacked for queue in ("grave", "full")] == [1, 1]
+
+
 def test_letters_wait_until_there_is_an_exchange_and_a_queue(client: Client) -> None:
     die(client, b"1", b"2")
     assert kept(client) == 2
