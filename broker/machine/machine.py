@@ -71,10 +71,10 @@ class Machine(State):
             sessions.end_what_ended(self)
         if self.leaving or self.stale or self.trimming:
             definitions.go_on(self)
-        if self.dead_letters or self.late_letters:
-            publish_dead_letters(self)
         if self.freed:
             consumers.serve_freed(self)
+        if self.dead_letters or self.late_letters:  # what has expired in those queues too
+            publish_dead_letters(self)
         if self.reading:
             streams.read(self)
         return outcome

@@ -10,7 +10,7 @@ from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.state import BODY
-from tests.support.three_machines import Client, Rig
+from tests.support.three_machines import STEP_US, Client, Rig
 from tests.unit.machine.waiting.message_groups import (
     GROUPS,
     KEPT,
@@ -200,6 +200,25 @@ def test_limits_age_and_a_purge(rig: Rig, client: Client) -> None:
     assert not rig.queue("s").groups.by_key  # type: ignore[union-attr]
     client.delete("r")
     one.ack(2)
+
+
+def test_what_expired_in_a_group_that_an_ack_frees_dies_at_that_position(rig: Rig) -> None:
+    """G14: a snapshot taken after the ack has its dead letter, or the queue where that went."""
+    client = rig.client()
+    client.queue("grave")
+    to_grave: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
+    client.queue("q", {**GROUPS, **to_grave})
+    fill(client, "a1")
+    client.get("q")
+    consume(client, 2)
+    fill(client, "a2")
+    dying = codec.encode_properties({"headers": {"g": "a"}, "expiration": "100"})
+    client.publish("q", b"a3", properties=dying)
+    rig.pass_time(STEP_US + 1)
+    assert rig.depth("q") == 2, "what has expired is not the first"
+    client.ack(1)
+    assert rig.depth("grave") == 1
+    rig.restore()
 
 
 def test_a_cold_start_knows_the_groups(rig: Rig, client: Client) -> None:
