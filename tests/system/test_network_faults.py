@@ -31,6 +31,8 @@ from tools.verify.input.segments import find_segments
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 
 START_SECONDS = 60.0
+ESTABLISHED = "01"
+"""Of /proc/net/tcp."""
 FIRST = 50
 """This many confirmed messages show that the load is served."""
 
@@ -119,6 +121,14 @@ def links_down(member: BrokerProcess) -> list[str]:
     found = member.status().raw["links_down"]
     assert isinstance(found, list)
     return [str(link) for link in found]
+
+
+def connections(member: BrokerProcess, *, to_here: bool) -> int:
+    """How many connections of the ring are open in a member's namespace, to or from its port."""
+    lines = Path(f"/proc/{member.pid}/net/tcp").read_text("ascii").splitlines()[1:]
+    rows = (line.split() for line in lines)
+    ports = [row[1 if to_here else 2].partition(":")[2] for row in rows if row[3] == ESTABLISHED]
+    return ports.count(f"{RING_PORT:04X}")
 
 
 def wait_minority(member: BrokerProcess) -> None:
@@ -225,6 +235,24 @@ def test_in_namespaces_a_stopped_and_a_killed_member_return(
         watched.goes_on()
         spaced.start(START_SECONDS)
         watched.goes_on()
+
+
+def test_connections_of_a_partition_are_given_back(spaced: SpacedCluster) -> None:
+    """Who sends gives a cut connection up, and its farewell is lost: the receiver must notice."""
+    spaced.start(START_SECONDS)
+    lone, members = 2, spaced.members
+    usual = [connections(one, to_here=True) for one in members]
+    for other in (0, 1):
+        spaced.network.part(lone, other)
+    wait_until(lambda: connections(members[lone], to_here=False) == 0, START_SECONDS, "no answer")
+    for other in (0, 1):
+        spaced.network.join(lone, other)
+    spaced.wait_active(timeout_seconds=START_SECONDS)
+
+    def given_back() -> bool:
+        return [connections(one, to_here=True) for one in members] == usual
+
+    wait_until(given_back, START_SECONDS, "the connections of before the cut to be closed")
 
 
 @pytest.mark.parametrize("spaced", [2], indirect=True)

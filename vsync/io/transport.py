@@ -42,6 +42,11 @@ HANDSHAKE_MS: Final = 2_000
 for half a minute after it resumes."""
 UNACKNOWLEDGED_MS: Final = 5_000
 """How long the kernel may retransmit on a dead connection before it is closed and reopened."""
+IDLE_S: Final = 10
+PROBE_S: Final = 5
+"""A connection that has brought nothing for so long is asked whether it still exists, so often. Who
+receives sends nothing by itself: if a peer lost its power, or gave a connection up while the
+network was cut, the connection would otherwise stay open here until this process ends."""
 
 HAIL_MS: Final = 500
 """How long one frame to an address that is no peer may take, including the connection."""
@@ -146,6 +151,9 @@ class ZmqTransport:
             self._auth.guard(self._pull)
             self.counters |= self._auth.counters
             self._auth.counters = self.counters
+        self._pull.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        self._pull.setsockopt(zmq.TCP_KEEPALIVE_IDLE, IDLE_S)
+        self._pull.setsockopt(zmq.TCP_KEEPALIVE_INTVL, PROBE_S)
         self._pull.setsockopt(zmq.RCVHWM, HIGH_WATER_FRAMES)
         self._pull.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._pull.setsockopt(zmq.IPV6, int(":" in local))
