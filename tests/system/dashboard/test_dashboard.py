@@ -1,8 +1,8 @@
-"""The dashboard in a real browser: click paths, keys, hostile names, what a screen reader needs.
+"""The dashboard in a real browser: click paths, keys, hostile names, needs of screen readers.
 
-The pages run in a headless Chromium against prepared answers; every request that changes something
-is asserted, and nothing may be said on the console.  Skipped, with the reason, where no Chromium
-is: on Debian, `apt-get install chromium-headless-shell`.
+The pages run in a headless Chromium against prepared replies; every request that changes something
+is asserted, and the console must stay empty.  Skipped, with the reason, without a Chromium: on
+Debian, `apt-get install chromium-headless-shell`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAGES = (
 HOSTILE_PATH = quote(HOSTILE, safe="")
 
 FAULTS = Path(chromium.__file__).with_name("page_faults.js").read_text(encoding="utf-8")
-"""What is wrong with the page as it stands, by the rules of WCAG that a program can check."""
+"""The violations on the page as it is of those WCAG rules that a program can check."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def api() -> Iterator[CannedApi]:
-    """Prepared answers, and a record of what was changed."""
+    """Prepared replies, and a record of the changes."""
     canned = CannedApi()
     yield canned
     canned.close()
@@ -61,18 +61,19 @@ def api() -> Iterator[CannedApi]:
 
 @pytest.fixture
 def page(started: Browser, api: CannedApi) -> Iterator[Browser]:
-    """The page, logged in; another port is another origin, so no test knows another's login."""
+    """The page, logged in; each test has another port and so another origin, and no shared
+    login."""
     started.complaints.clear()
     started.screen()
     started.open(f"{api.url}/")
     log_in(started)
     started.wait_text("Messages in queues")
     yield started
-    started.open("about:blank")  # before its answers are gone, and it complains in the next test
+    started.open("about:blank")  # before its replies are gone, which it would report later
 
 
 def log_in(page: Browser, password: str = "pw") -> None:
-    """Fill in the form and send it by the keyboard."""
+    """Fill in the form and submit it by keyboard."""
     page.wait("document.querySelector('form.login')")
     page.fill("User", "ada")
     page.fill("Password", password)
@@ -80,7 +81,7 @@ def log_in(page: Browser, password: str = "pw") -> None:
 
 
 def go(page: Browser, place: str) -> None:
-    """Go to a page by its address and wait until it was filled."""
+    """Go to a page by its address and wait until it is filled."""
     page.evaluate(f"location.hash = '#/{place}'")
     page.wait(f"decodeURIComponent(location.hash) === decodeURIComponent('#/{place}')")
     page.wait("!document.querySelector('.list') || document.querySelector('.counted').textContent")
@@ -100,7 +101,7 @@ def test_every_page_is_clean_in_light_and_dark_and_on_a_phone(page: Browser) -> 
     assert page.complaints == []
 
 
-def test_the_login_says_no_and_forgets_on_logout(started: Browser, api: CannedApi) -> None:
+def test_the_login_refuses_and_a_logout_forgets(started: Browser, api: CannedApi) -> None:
     started.screen()
     started.open(f"{api.url}/")
     log_in(started, "wrong")
@@ -112,7 +113,7 @@ def test_the_login_says_no_and_forgets_on_logout(started: Browser, api: CannedAp
     started.open(f"{api.url}/#/queues")
     started.evaluate("window.before = true; location.reload()")
     started.wait("!window.before")
-    started.wait_text("orders")  # the login outlives a reload, in this tab
+    started.wait_text("orders")  # the login survives a reload in this tab
     started.click("button", "Log out")
     started.wait("document.querySelector('form.login')")
     assert started.evaluate("sessionStorage.length + localStorage.length") == 0
@@ -135,7 +136,7 @@ def test_hostile_names_are_text(page: Browser, api: CannedApi) -> None:
     assert page.complaints == []
 
 
-def test_a_name_that_a_browser_would_take_for_a_path_is_not_asked_for(
+def test_a_name_that_browsers_take_for_a_path_is_not_requested(
     page: Browser, api: CannedApi
 ) -> None:
     page.evaluate("location.hash = '#/queue/%2F/..'")
@@ -144,7 +145,7 @@ def test_a_name_that_a_browser_would_take_for_a_path_is_not_asked_for(
 
 
 def test_a_stream_shows_its_offsets_and_readers(page: Browser, api: CannedApi) -> None:
-    """And offers nothing that a stream refuses."""
+    """And shows no action that a stream refuses."""
     go(page, "queue/%2F/log")
     for shown in ("1,002 to 1,009", "7 messages", "7 d long", "7, filtered", "1,003"):
         page.wait_text(shown)
@@ -175,9 +176,7 @@ LINES = """[...document.querySelectorAll('figure.chart')].map((one) => [
     (point) => point.split(',').map(Number)))])"""
 
 
-def test_a_queue_draws_what_the_member_sampled_before_the_page_was_opened(
-    page: Browser, api: CannedApi
-) -> None:
+def test_a_queues_charts_begin_with_the_members_samples(page: Browser, api: CannedApi) -> None:
     go(page, "queue/%2F/orders")
     page.wait("document.querySelectorAll('polyline')[0].getAttribute('points')")
     asked = [query for path, query in api.queries if path == "queues/%2F/orders"]
@@ -197,7 +196,7 @@ def test_a_queue_draws_what_the_member_sampled_before_the_page_was_opened(
     assert published[1][1] > published[2][1] > published[0][1]  # 50, 0 and 40 a second
 
 
-def test_messages_are_published_looked_at_moved_and_purged(page: Browser, api: CannedApi) -> None:
+def test_messages_are_published_viewed_moved_and_purged(page: Browser, api: CannedApi) -> None:
     go(page, "queue/%2F/orders")
     page.click("summary", "Publish a message")
     page.fill("Payload", "héllo")
@@ -231,7 +230,7 @@ def test_messages_are_published_looked_at_moved_and_purged(page: Browser, api: C
     assert page.complaints == []
 
 
-def test_things_are_declared_bound_and_unbound(page: Browser, api: CannedApi) -> None:
+def test_queues_and_exchanges_are_declared_bound_and_unbound(page: Browser, api: CannedApi) -> None:
     go(page, "queues")
     page.click("summary", "Declare a queue")
     page.fill("Name", "new/one")
@@ -255,7 +254,7 @@ def test_things_are_declared_bound_and_unbound(page: Browser, api: CannedApi) ->
     ]
 
 
-def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
+def test_users_policies_and_virtual_hosts_are_set(page: Browser, api: CannedApi) -> None:
     go(page, "users")
     page.click("summary", "Add or change a user")
     page.fill("Name", "bob")
@@ -297,7 +296,7 @@ def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
     assert page.complaints == []
 
 
-def test_a_refusal_is_shown_and_what_was_typed_is_kept(page: Browser, api: CannedApi) -> None:
+def test_a_refusal_is_shown_and_the_input_is_kept(page: Browser, api: CannedApi) -> None:
     go(page, "queues")
     api.refusals["queues/%2F/orders"] = (400, "inequivalent arg 'durable' for queue 'orders'")
     page.click("summary", "Declare a queue")
@@ -333,10 +332,10 @@ def test_the_keyboard_reaches_everything_in_order(page: Browser) -> None:
                 .getBoundingClientRect();
             return Math.round(box.top);
         }).slice(1)""")
-    assert order == sorted(order), "the order of the keyboard is that of the eye"
+    assert order == sorted(order), "the keyboard's order is not the visual one"
 
 
-def test_a_page_that_is_refreshed_keeps_the_focus(page: Browser) -> None:
+def test_a_refreshed_page_keeps_the_focus(page: Browser) -> None:
     go(page, "queues")
     page.wait("document.querySelector('tr[data-id=\"//orders\"] a')")
     page.evaluate("document.querySelector('tr[data-id=\"//orders\"] a').focus()")
@@ -354,7 +353,7 @@ def test_a_list_of_many_is_paged(page: Browser) -> None:
     assert page.evaluate("document.querySelectorAll('tbody tr').length") == 50
 
 
-def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedApi) -> None:
+def test_alarms_and_a_lost_quorum_are_shown_prominently(page: Browser, api: CannedApi) -> None:
     cluster = api.answers["qpid/cluster"]
     assert isinstance(cluster, dict)
     quorum = {"expected_votes": 3, "total_votes": 1, "quorum": 2, "quorate": False}
@@ -386,9 +385,7 @@ OVERLAPS = """(() => {
 })()"""  # noqa: E501
 
 
-def test_of_nine_members_two_that_are_down_are_seen_and_explained(
-    page: Browser, api: CannedApi
-) -> None:
+def test_two_dead_members_of_nine_are_shown_and_explained(page: Browser, api: CannedApi) -> None:
     cluster = api.answers["qpid/cluster"]
     assert isinstance(cluster, dict)
     names = [f"10.0.0.{number}:25672" for number in range(1, 10)]
@@ -419,8 +416,8 @@ def test_of_nine_members_two_that_are_down_are_seen_and_explained(
     page.screen()
 
 
-def test_the_ring_is_a_picture_and_its_views_a_history(page: Browser, api: CannedApi) -> None:
-    """Both follow what the member tells, without a reload."""
+def test_the_ring_is_drawn_and_its_views_are_listed(page: Browser, api: CannedApi) -> None:
+    """Both follow the member's reports, without a reload."""
     go(page, "members")
     page.wait_text("ring a.8: a, b, c")
     page.wait_text("primary view of epoch 3")
@@ -445,7 +442,7 @@ def test_the_ring_is_a_picture_and_its_views_a_history(page: Browser, api: Canne
     assert page.complaints == []
 
 
-def test_charts_go_on_without_a_reload(page: Browser) -> None:
+def test_charts_continue_without_a_reload(page: Browser) -> None:
     go(page, "overview")
     points = "[...document.querySelectorAll('polyline')].map((one) => one.getAttribute('points'))"
     page.wait(f"{points}.some((one) => one.split(' ').length > 1)")
@@ -453,7 +450,7 @@ def test_charts_go_on_without_a_reload(page: Browser) -> None:
     page.wait(f"{points}.join() !== window.before")
 
 
-def test_a_join_is_seen_to_progress(page: Browser, api: CannedApi) -> None:
+def test_the_progress_of_a_join_is_shown(page: Browser, api: CannedApi) -> None:
     go(page, "members")
     page.wait_text("c has received 41.5 % of the state")
     cluster = api.answers["qpid/cluster"]
@@ -465,7 +462,7 @@ def test_a_join_is_seen_to_progress(page: Browser, api: CannedApi) -> None:
     page.wait_text("No join is under way.")
 
 
-def test_a_member_that_went_away_is_said_to_be_away(started: Browser) -> None:
+def test_a_member_that_does_not_answer_is_reported(started: Browser) -> None:
     api = CannedApi()
     started.screen()
     started.open(f"{api.url}/")
@@ -476,7 +473,7 @@ def test_a_member_that_went_away_is_said_to_be_away(started: Browser) -> None:
     assert started.evaluate("document.querySelectorAll('polyline').length") > 0
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_the_page_loads_nothing_from_other_sites() -> None:
     files: list[Path] = sorted(STATIC.rglob("*.*"))
     assert len(files) > 15
     for file in files:

@@ -1,4 +1,4 @@
-"""The dashboard and the commands against a real broker: what the fake of the other tests promises.
+"""The dashboard and the commands against a real broker, as the fake of the other tests replies.
 
 One broker, one browser: log in, declare a queue by a command, publish and move in the browser, see
 it in a list of the command.
@@ -53,7 +53,7 @@ def where(broker: LocalCluster) -> str:
     return str(address)
 
 
-def test_what_the_commands_set_is_there(command: Command) -> None:
+def test_settings_by_the_commands_take_effect(command: Command) -> None:
     def done(*arguments: str) -> str:
         ended = command("qpidctl", "-q", *arguments)
         assert ended.returncode == 0, ended.stderr
@@ -65,7 +65,7 @@ def test_what_the_commands_set_is_there(command: Command) -> None:
     done("set_user_tags", "ada", "monitoring")
     done("set_permissions", "-p", "shop", "ada", "^a", ".*", ".*")
     assert "ada\t[monitoring]" in done("list_users")
-    permissions = ["ada\t^a\t.*\t.*", "guest\t.*\t.*\t.*"]  # guest made the virtual host
+    permissions = ["ada\t^a\t.*\t.*", "guest\t.*\t.*\t.*"]  # guest created the virtual host
     assert done("list_permissions", "-p", "shop").splitlines()[1:] == permissions
     assert "good" in done("authenticate_user", "ada", "secret")
     assert command("qpidctl", "authenticate_user", "ada", "wrong").returncode == 65
@@ -76,7 +76,7 @@ def test_what_the_commands_set_is_there(command: Command) -> None:
     done("check_alarms")
 
 
-def test_qpid_config_and_qpid_stat_tell_the_same(command: Command) -> None:
+def test_qpid_config_and_qpid_stat_agree(command: Command) -> None:
     for arguments in (
         ("add", "queue", "q1", "--durable", "--max-queue-count", "7", "--limit-policy", "ring"),
         ("add", "exchange", "topic", "t1", "--durable"),

@@ -1,1 +1,1 @@
-"""What tests leave behind: the ends of logs of a failing one, and member logs to be checked."""
+"""Evidence that tests leave behind: log ends of a failed test, and member logs to be checked."""

@@ -1,9 +1,9 @@
-"""What is kept of the processes of a test that failed: the ends of their logs, in its report.
+"""Adds the ends of the processes' logs to the report of a failed test.
 
-Brokers write into files of their own, which nobody sees who only reads what a run of the tests
-printed.  So every process that a test starts through `BrokerProcess` is known here, and the report
-of a test that fails gets a section for each, and one for the machine: whether its processors were
-given to somebody else decides whether the cluster or the machine was at fault.
+Brokers log into their own files, which are not in the output of a test run.  So every process that
+a test starts through `BrokerProcess` is recorded here, and the report of a failed test gets a
+section for each, and one on the machine: whether it gave its processors to others tells whether the
+cluster or the machine is at fault.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import pytest
 from tools.demo.local_cluster import BrokerProcess
 
 LINES = 100
-"""Of each log at most so many, the last ones."""
+"""The most lines of each log, its last ones."""
 CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 STAT = Path("/proc/stat")
 
 
 class Evidence:
-    """The processes that the tests started, as far as they may matter to the present test."""
+    """The processes started by the tests that may matter to the present test."""
 
     def __init__(self) -> None:
         self._started: dict[Path, BrokerProcess] = {}
         self._cpu = cpu_times()
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
-        """Be told of every start from now on."""
+        """Record every start from now on."""
         start = BrokerProcess.start
 
         def noted(process: BrokerProcess) -> None:
@@ -40,7 +40,7 @@ class Evidence:
         patch.setattr(BrokerProcess, "start", noted)
 
     def test_begins(self) -> None:
-        """Forget what is dead: it belonged to an earlier test."""
+        """Forget dead processes, which belonged to an earlier test."""
         self._started = {path: one for path, one in self._started.items() if one.alive}
         self._cpu = cpu_times()
 
@@ -63,7 +63,7 @@ def cpu_times() -> list[int]:
 
 
 def machine(before: list[int], after: list[int]) -> str:
-    """Say what became of the processors' time; "steal" is what the host gave to others."""
+    """Describe the use of the processors' time; "steal" is what the host gave to others."""
     spent = [late - early for early, late in zip(before, after, strict=True)]
     total = sum(spent)
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())

@@ -1,8 +1,8 @@
-"""The member logs that tests leave behind, checked when the last process of a cluster is gone.
+"""Checks the member logs that tests leave behind when the last process of a cluster has ended.
 
-Any test that starts brokers through `BrokerProcess` is a run of the cluster under some fault, so
-its logs must be consistent, whatever it was written for.  Where a test makes its members lie, or
-takes what they promised from them, the marker `logs_tell_of_it` says so, with a reason.
+Any test that starts brokers through `BrokerProcess` runs a cluster under some fault, so its logs
+must be consistent, whatever the test is for.  Where a test makes members lie, or destroys what they
+promised, the marker `logs_tell_of_it` says so, with a reason.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from tools.demo.local_cluster import BrokerProcess
 
 MARKER = "logs_tell_of_it"
 BYTES_MAX = 20 << 20
-"""Of members' logs; more would take longer than the test itself."""
+"""The most bytes of members' logs; checking more would take longer than the test itself."""
 CLIENTS = "clients"
-"""Beside the members' directories: where clients of a test keep their histories."""
+"""The directory beside the members' where clients of a test keep their histories."""
 
 
 class LeftLogs:
-    """The clusters that tests started, by the directory that holds their members' directories."""
+    """The clusters that tests started, by the directory of their members' directories."""
 
     def __init__(self) -> None:
         self._started: dict[Path, dict[Path, BrokerProcess]] = {}
         self._excused: set[Path] = set()
         self.judged = 0
         self.excused = True
-        """Whether what is started now is not to be judged."""
+        """Whether clusters started now are exempt."""
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
-        """Be told of every start from now on."""
+        """Record every start from now on."""
         start = BrokerProcess.start
 
         def noted(process: BrokerProcess) -> None:
@@ -46,7 +46,8 @@ class LeftLogs:
         patch.setattr(BrokerProcess, "start", noted)
 
     def judge(self) -> list[str]:
-        """Check and forget all clusters of which no process runs; what is wrong, in sentences."""
+        """Check and forget all clusters without a running process; return the findings, in
+        sentences."""
         wrong: list[str] = []
         for root, members in list(self._started.items()):
             if any(one.alive for one in members.values()):
@@ -73,6 +74,6 @@ class LeftLogs:
 
 
 def _store_of(process: BrokerProcess) -> Path:
-    """Where its member log is: several brokers may share a store, and have one there."""
+    """The store that holds its member log: several brokers may share one."""
     given = dict(pairwise(process.arguments))
     return Path(given.get("--shared-store", process.data_dir))

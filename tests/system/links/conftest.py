@@ -1,4 +1,4 @@
-"""What several tests of links have in common as a fixture."""
+"""The fixture that several tests of links share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tools.demo.local_cluster import LocalCluster
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, ...]]:
-    """Three members, and one elsewhere."""
+    """Three members, and one in another cluster."""
     with near_and_far(tmp_path_factory.mktemp("links")) as both:
         yield both

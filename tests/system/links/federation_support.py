@@ -1,4 +1,4 @@
-"""Clusters that federate: what the tests of federation have in common."""
+"""Helpers of the tests of federation: clusters that federate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DURABLE = pika.BasicProperties(delivery_mode=2)
 
 
 def put(member: BrokerProcess, path: str, body: object) -> None:
-    """Define something; the member must take it."""
+    """Define an object; the member must accept it."""
     found = answered(member, "PUT", path, body)
     assert found.status in (201, 204), (path, found)
 
@@ -29,7 +29,7 @@ def upstream(member: BrokerProcess, name: str, at: BrokerProcess, **keys: object
 
 
 def federate(member: BrokerProcess, pattern: str, *, kind: str = "exchanges", **keys: str) -> None:
-    """A policy; without keys, of all upstreams."""
+    """Set a policy; without keys, one with all upstreams."""
     definition = {key.replace("_", "-"): one for key, one in keys.items()}
     body = {
         "pattern": pattern, "apply-to": kind,
@@ -53,7 +53,7 @@ def links(member: BrokerProcess) -> list[dict[str, object]]:
 
 
 def link(member: BrokerProcess, name: str, upstream_name: str = "") -> dict[str, object]:
-    """The row of the link of an exchange or queue; empty where there is none."""
+    """The row of the link of an exchange or queue; empty if it has none."""
     for row in links(member):
         named = name in (row.get("exchange"), row.get("queue"))
         if named and upstream_name in ("", row["upstream"]):
@@ -64,7 +64,7 @@ def link(member: BrokerProcess, name: str, upstream_name: str = "") -> dict[str,
 def wait_for_link(
     member: BrokerProcess, name: str, upstream_name: str = "", status: str = "running"
 ) -> None:
-    """Until the row says so."""
+    """Wait until the row shows this status."""
     wait_until(
         lambda: link(member, name, upstream_name).get("status") == status, 40,
         f"link of {name}: {status}",
@@ -72,13 +72,13 @@ def wait_for_link(
 
 
 def exchange(member: BrokerProcess, name: str, kind: str = "topic") -> None:
-    """A durable one."""
+    """Declare a durable exchange."""
     with channel(member) as one:
         one.exchange_declare(name, kind, durable=True)
 
 
 def bound(member: BrokerProcess, queue: str, source: str, *keys: str) -> None:
-    """A durable queue that is bound."""
+    """Declare a durable queue and bind it."""
     with channel(member) as one:
         one.queue_declare(queue, durable=True)
         for key in keys:
@@ -86,13 +86,13 @@ def bound(member: BrokerProcess, queue: str, source: str, *keys: str) -> None:
 
 
 def unbind(member: BrokerProcess, queue: str, source: str, key: str) -> None:
-    """One binding less."""
+    """Remove one binding."""
     with channel(member) as one:
         one.queue_unbind(queue, source, key)
 
 
 def send(member: BrokerProcess, source: str, key: str, numbers: Sequence[int]) -> None:
-    """Durable messages with these numbers as their bodies, in one transaction."""
+    """Publish durable messages with these numbers as bodies, in one transaction."""
     with channel(member) as one:
         one.tx_select()
         for number in numbers:
@@ -101,7 +101,8 @@ def send(member: BrokerProcess, source: str, key: str, numbers: Sequence[int]) -
 
 
 def bindings_of_links(member: BrokerProcess, source: str) -> list[str]:
-    """The keys by which links of others are bound to an exchange; none where there is none."""
+    """The keys by which links of other clusters are bound to an exchange; none if there are
+    none."""
     found = answered(member, "GET", f"exchanges/%2F/{source}/bindings/source")
     if found.status == 404:
         return []
@@ -114,7 +115,7 @@ def bindings_of_links(member: BrokerProcess, source: str) -> list[str]:
 
 
 def wait_for_bindings(member: BrokerProcess, source: str, *keys: str) -> None:
-    """Until links of others are bound by just these keys."""
+    """Wait until links of other clusters are bound by exactly these keys."""
     wait_until(
         lambda: bindings_of_links(member, source) == sorted(keys), 30, f"bindings of {source}"
     )
@@ -123,7 +124,7 @@ def wait_for_bindings(member: BrokerProcess, source: str, *keys: str) -> None:
 def settled(
     members: BrokerProcess | Collection[BrokerProcess], queue: str, count: int, seconds: float = 2.0
 ) -> None:
-    """The queue of each member holds so many, and no more come anywhere for a moment."""
+    """Wait until each member's queue holds this many messages and no more arrive for a moment."""
     asked = [members] if isinstance(members, BrokerProcess) else [*members]
     for member in asked:
         wait_until(lambda one=member: depth(one, queue) == count, 60, f"{count} in {queue}")  # type: ignore[misc]
@@ -131,5 +132,5 @@ def settled(
     while time.monotonic() < until:
         for member in asked:
             found = depth(member, queue)
-            assert found == count, f"{queue} at {member}: {found} in place of {count}"
+            assert found == count, f"{queue} at {member}: {found} instead of {count}"
         time.sleep(0.2)

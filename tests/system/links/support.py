@@ -1,4 +1,4 @@
-"""Two clusters and a shovel: what the tests of links have in common."""
+"""Helpers of the tests of links: two clusters and a shovel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARRIVAL_S = 90.0
 
 @contextmanager
 def near_and_far(root: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
-    """Three members, and one elsewhere; started."""
+    """Three members, and one in another cluster, all started."""
     with (
         LocalCluster(root / "near", 3, "near", management=True) as near,
         LocalCluster(root / "far", 1, "far", management=True) as far,
@@ -44,7 +44,7 @@ def api(member: BrokerProcess) -> Api:
 
 
 def uri(member: BrokerProcess, user: str = "guest:guest") -> str:
-    """Where a shovel finds a member."""
+    """The address at which a shovel finds a member."""
     return f"amqp://{user}@{member.address}/%2F"
 
 
@@ -65,7 +65,7 @@ def channel(member: BrokerProcess, *, confirms: bool = False) -> Iterator[Blocki
 
 
 def publish(member: BrokerProcess, queue: str, numbers: Sequence[int]) -> None:
-    """Durable messages with these numbers as their bodies, which are in the queue when it ends."""
+    """Publish durable messages with these numbers as bodies; they are in the queue on return."""
     durable = pika.BasicProperties(delivery_mode=2)
     with channel(member) as one:
         one.queue_declare(queue, durable=True)
@@ -76,7 +76,7 @@ def publish(member: BrokerProcess, queue: str, numbers: Sequence[int]) -> None:
 
 
 def answered(member: BrokerProcess, method: str, path: str, body: object = None) -> Answered:
-    """What the API says; while a view changes, which a busy machine may make it do, it says 503."""
+    """Return the API's reply; it says 503 while a view changes, as a busy machine may cause."""
     deadline = time.monotonic() + ADMITTED_SECONDS
     while True:
         found = api(member).ask(method, path, body)
@@ -86,7 +86,7 @@ def answered(member: BrokerProcess, method: str, path: str, body: object = None)
 
 
 def rows(member: BrokerProcess, path: str) -> dict[str, dict[str, object]]:
-    """A list of the API by names."""
+    """A list of the API, by names."""
     found = answered(member, "GET", path)
     assert found.status == 200, (path, found)
     assert isinstance(found.body, list)
@@ -94,19 +94,19 @@ def rows(member: BrokerProcess, path: str) -> dict[str, dict[str, object]]:
 
 
 def waiting(member: BrokerProcess, queue: str) -> int:
-    """How many messages a queue holds ready; none where there is no queue."""
+    """The number of ready messages in a queue; none if there is no queue."""
     row = rows(member, "queues").get(queue, {})
     return cast("int", row.get("messages_ready", 0))
 
 
 def take(member: BrokerProcess, queue: str, count: int) -> list[int]:
-    """Take so many messages out of a queue, in order."""
+    """Take this many messages out of a queue, in order."""
     with channel(member) as one:
         return take_by(one, queue, count)
 
 
 def take_by(one: BlockingChannel, queue: str, count: int) -> list[int]:
-    """The same by a channel, of whichever broker."""
+    """The same by a channel of any broker."""
     found: list[int] = []
     for _, _, body in one.consume(queue, auto_ack=True, inactivity_timeout=ARRIVAL_S):
         assert body is not None, f"{len(found)} of {count} came"
@@ -118,29 +118,29 @@ def take_by(one: BlockingChannel, queue: str, count: int) -> list[int]:
 
 
 def define(member: BrokerProcess, name: str, **value: object) -> None:
-    """A shovel of the virtual host `/`; `_` in keys stands for `-`."""
+    """Define a shovel of the virtual host `/`; `_` in keys stands for `-`."""
     body = {"value": {key.replace("_", "-"): one for key, one in value.items()}}
     put = answered(member, "PUT", f"parameters/shovel/%2F/{quote(name, safe='')}", body)
     assert put.status in (201, 204), put
 
 
 def shovel(member: BrokerProcess, name: str) -> dict[str, object]:
-    """Its row; empty where there is none."""
+    """The shovel's row; empty if there is none."""
     return rows(member, "shovels").get(name, {})
 
 
 def wait_for_state(member: BrokerProcess, name: str, state: str, seconds: float = 30.0) -> None:
-    """Until the row says so."""
+    """Wait until the row shows this state."""
     wait_until(
         lambda: shovel(member, name).get("state") == state, seconds, f"shovel {name}: {state}"
     )
 
 
 def end(cluster: LocalCluster, name: str) -> None:
-    """Delete a shovel and wait until its process is gone."""
+    """Delete a shovel and wait until its process has ended."""
 
     def gone() -> bool:
-        """Asked again: while a view changes, 503 is the answer."""
+        """Retried, as the reply is 503 while a view changes."""
         api(cluster[0]).ask("DELETE", f"shovels/vhost/%2F/{name}")
         return not shovel(cluster[0], name)
 
@@ -149,7 +149,7 @@ def end(cluster: LocalCluster, name: str) -> None:
 
 
 def processes(cluster: LocalCluster) -> list[int]:
-    """Those of shovels that members of this cluster have started."""
+    """The processes of shovels that members of this cluster have started."""
     parents = {member.pid for member in cluster.members if member.alive}
     found = []
     for one in Path("/proc").iterdir():
@@ -174,5 +174,5 @@ def runner_of(cluster: LocalCluster, name: str) -> BrokerProcess:
 
 
 def depth(member: BrokerProcess, queue: str) -> object:
-    """How many messages a queue holds, ready and not acknowledged."""
+    """The number of messages in a queue, ready and unacknowledged."""
     return rows(member, "queues")[queue].get("messages")

@@ -1,9 +1,9 @@
-"""Each kind of fault of who runs a link, and of what it takes from, while confirmed messages flow.
+"""Each kind of fault of a link's runner and of its source, while messages are confirmed.
 
-What was confirmed at the other cluster is here once and in order (G24, G27), or held by the replica
-(G35); and the logs of both are judged by the check, as far as it goes without Spark.  All cases
-have the same clusters, each with a link of its own.  That a member which runs one, or its source,
-is killed is in the tests of shovels, federation and replicas.
+Messages confirmed at the other cluster arrive here once and in order (G24, G27), or are held by the
+replica (G35); the checks that need no Spark judge the logs of both.  All cases share the clusters,
+and each has its own link.  The tests of shovels, federation and replicas kill the runner and the
+source.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ from tools.demo.local_cluster import BrokerProcess, LocalCluster
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
 DISK_MIB = 96
 STANDS_S = 2.0
-"""Longer than the ring waits for a member that stands still."""
+"""Longer than the ring waits for a stalled member."""
 MORE = 30
-"""So many confirms show that messages flow."""
+"""This many confirms show that messages flow."""
 REST_S = 0.004
 Look = Callable[[BrokerProcess], dict[str, object]]
 
 
 class Publisher:
-    """Publishes numbers to an exchange or queue of one broker, the next when one is confirmed; what
-    was not is not sent again."""
+    """Publishes numbers to an exchange or queue of one broker, each when the one before is
+    confirmed; an
+    unconfirmed number is not sent again."""
 
     def __init__(self, broker: BrokerProcess, exchange_name: str, key: str) -> None:
         self.confirmed: list[int] = []
@@ -82,7 +83,7 @@ class Publisher:
         assert not self._thread.is_alive()
 
     def goes_on(self) -> None:
-        """Wait until more is confirmed."""
+        """Wait until more messages are confirmed."""
         goal = len(self.confirmed) + MORE
         wait_until(lambda: len(self.confirmed) >= goal, START_SECONDS, f"{MORE} confirms more")
 
@@ -105,14 +106,15 @@ class Publisher:
 
 
 class Clusters:
-    """Three members that take from one elsewhere, each with a disk of its own."""
+    """Three members that take messages from one in another cluster, each with its own disk."""
 
     def __init__(self, near: LocalCluster, far: LocalCluster, disks: list[SmallDisk]) -> None:
         self.near, self.far = near, far
         self._disks = dict(zip([*near.members, *far.members], disks, strict=True))
 
     def suffer(self, which: str, fault: str, look: Look) -> None:
-        """Let it happen to the far one, or to who runs what `look` shows; then that runs again."""
+        """Inject a fault into the far member, or the runner that `look` shows; wait until the link
+        runs."""
         members = self.near.members
         node = look(members[0])["node"]
         runner = next(one for one in members if api(one).row("overview")["node"] == node)
@@ -124,7 +126,7 @@ class Clusters:
         wait_until(lambda: look(well).get(key) == "running", 60, "the link to run again")
 
     def _befall(self, fault: str, one: BrokerProcess) -> None:
-        """Let it happen, and end after a while."""
+        """Inject the fault, and end it after a while."""
         disk = self._disks[one]
         if fault == "stop":
             one.signal(signal.SIGSTOP)
@@ -133,7 +135,7 @@ class Clusters:
         elif fault == "kill":
             one.kill()
             one.start()
-        elif one is self.far[0]:  # the only one of its cluster: it lets publishers wait
+        elif one is self.far[0]:  # the only one of its cluster: it makes publishers wait
             with filled(disk):
                 wait_until(lambda: bool(one.status().raw["alarms"]), 20, "the alarm")
         else:
@@ -141,8 +143,9 @@ class Clusters:
             with filled(disk), channel(other) as writer:
 
                 def has_left() -> bool:
-                    """What it gives up to write with is taken, too; links are blocked, so something
-                    else is to be written."""
+                    """Take the reserve that it gives up, too; links are blocked, so something else
+                    must be
+                    written."""
                     disk.fill()
                     writer.queue_declare("written", durable=True)
                     writer.queue_delete("written")
@@ -155,7 +158,7 @@ class Clusters:
 
 @contextlib.contextmanager
 def filled(disk: SmallDisk) -> Iterator[None]:
-    """For a while."""
+    """Fill the disk for a while."""
     disk.fill()
     try:
         yield
@@ -178,7 +181,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
 
 
 def came(member: BrokerProcess, queue: str, confirmed: list[int], *, ordered: bool = True) -> None:
-    """All that was confirmed, once and in order.  What was not may be there, too."""
+    """All confirmed messages arrived, once and in order; unconfirmed ones may be there, too."""
     found = take(member, queue, cast("int", depth(member, queue)))
     assert sorted(set(confirmed) - set(found)) == []
     assert (found if ordered else sorted(found)) == sorted(set(found))
@@ -215,8 +218,9 @@ def test_a_link_of_federation(troubled: Clusters, which: str, fault: str) -> Non
 
 @cases(("runner", "stop"), ("upstream", "disk full"))
 def test_a_shovel(troubled: Clusters, which: str, fault: str) -> None:
-    """G24.  What was under way when the link of a member that stood still broke comes when that one
-    gives it back: later ones may be here before."""
+    """G24.  Messages under way when a stalled member's link broke arrive when that member returns
+    them:
+    later ones may arrive before."""
     near, far = troubled.near, troubled.far
     queue = f"shovelled-{which}"
     publish(far[0], queue, ())
@@ -252,8 +256,8 @@ def test_a_replica_of_a_queue(troubled: Clusters, which: str, fault: str) -> Non
     came(near[1], queue, publisher.confirmed)
 
 
-def test_and_the_logs_of_both_show_nothing_wrong(troubled: Clusters) -> None:
-    """The last one: it ends them."""
+def test_the_logs_of_both_clusters_are_consistent(troubled: Clusters) -> None:
+    """The last test, as it ends the clusters."""
     for cluster in (troubled.near, troubled.far):
         with channel(cluster[0], confirms=True) as one:
             one.queue_declare("last", durable=True)

@@ -41,7 +41,7 @@ def runner_of(cluster: LocalCluster, name: str) -> BrokerProcess:
     return next(one for one in cluster.members if api(one).row("overview")["node"] == node)
 
 
-def test_what_is_bound_here_comes_once_however_many_want_it(
+def test_a_bound_message_arrives_once_for_any_number_of_queues(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     near, far = clusters
@@ -68,7 +68,7 @@ def test_what_is_bound_here_comes_once_however_many_want_it(
     assert bindings_of_links(far[0], "news") == []
 
 
-def test_bindings_that_come_and_go_are_passed_on(clusters: tuple[LocalCluster, ...]) -> None:
+def test_added_and_removed_bindings_are_passed_on(clusters: tuple[LocalCluster, ...]) -> None:
     near, far = clusters
     exchange(near[0], "follow")
     federate(near[0], "^follow$")
@@ -88,10 +88,10 @@ def test_bindings_that_come_and_go_are_passed_on(clusters: tuple[LocalCluster, .
     stop_federating(near[0], "^follow$")
 
 
-def test_what_is_sent_while_the_link_is_down_comes_later(
+def test_messages_sent_while_the_link_is_down_arrive_later(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
-    """And what was unbound meanwhile is forgotten."""
+    """Bindings removed meanwhile are removed at the upstream, too."""
     near, far = clusters
     exchange(near[0], "later")
     bound(near[0], "late", "later", "keep", "drop")
@@ -108,7 +108,7 @@ def test_what_is_sent_while_the_link_is_down_comes_later(
     stop_federating(near[0], "^later$")
 
 
-def test_the_death_of_its_member_neither_loses_nor_repeats_nor_disorders(
+def test_the_death_of_its_member_keeps_all_messages_once_in_order(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     """G27."""
@@ -122,9 +122,9 @@ def test_the_death_of_its_member_neither_loses_nor_repeats_nor_disorders(
     first = runner_of(near, "flow")
     others = [member for member in near.members if member is not first]
     send(far[0], "flow", "", range(count))
-    wait_until(lambda: waiting(others[0], "flowing") >= 300, 60, "messages that flow")
+    wait_until(lambda: waiting(others[0], "flowing") >= 300, 60, "messages to flow")
     first.kill()
-    assert waiting(others[0], "flowing") < count, "it was killed in time"
+    assert waiting(others[0], "flowing") < count, "it was not killed in time"
     assert take(others[0], "flowing", count) == list(range(count))
     wait_for_link(others[0], "flow")
     wait_until(lambda: depth(far[0], "federation: flow -> near") == 0, 30, "the acknowledgements")
@@ -134,11 +134,12 @@ def test_the_death_of_its_member_neither_loses_nor_repeats_nor_disorders(
     stop_federating(near[0], "^flow$")
 
 
-def test_a_network_that_goes_silent_in_the_middle_keeps_the_order(
+def test_a_network_that_goes_silent_keeps_the_order(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
-    """G27: nobody is told that the link is gone, so the upstream goes on to wait for the consumer
-    that was, and gives the next one nothing before that one's messages are back."""
+    """G27: the silence tells neither side that the link is gone, so the upstream waits for the
+    previous
+    consumer, and gives the next one nothing until it has that one's messages back."""
     near, far = clusters
     count = 6000
     with Relay(["nobody:1", str(far[0].address)], 1) as relay:
@@ -150,12 +151,14 @@ def test_a_network_that_goes_silent_in_the_middle_keeps_the_order(
         federate(near[0], "^silence$", federation_upstream="silent")
         wait_for_bindings(far[0], "silence", "")
         send(far[0], "silence", "", range(count))
-        wait_until(lambda: waiting(near[0], "silenced") >= 300, 60, "messages that flow")
+        wait_until(lambda: waiting(near[0], "silenced") >= 300, 60, "messages to flow")
         relay.hold(0, 1)
         before = waiting(near[0], "silenced")
-        assert before < count, "it was cut in time"
+        assert before < count, "it was not cut in time"
         wait_until(
-            lambda: "silent for" in str(link(near[0], "silence").get("error")), 40, "it is noticed"
+            lambda: "silent for" in str(link(near[0], "silence").get("error")),
+            40,
+            "the silence to be noticed",
         )
         relay.heal()
         assert take(near[0], "silenced", count) == list(range(count))
@@ -165,10 +168,10 @@ def test_a_network_that_goes_silent_in_the_middle_keeps_the_order(
         wait_until(lambda: not link(near[0], "silence"), 20, "the end of the link")
 
 
-def test_a_process_that_is_killed_again_and_again_costs_nothing_but_time(
+def test_a_repeatedly_killed_process_costs_only_time(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
-    """G27: once and in order, and bindings as they are now."""
+    """G27: once and in order, with the current bindings."""
     near, far = clusters
     count = 6000
     exchange(near[0], "killed", "topic")

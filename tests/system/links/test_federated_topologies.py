@@ -47,7 +47,7 @@ Members = dict[str, BrokerProcess]
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
-    """Three clusters of one member each, which are upstreams of one another."""
+    """Three clusters of one member each that are upstreams of one another."""
     root = tmp_path_factory.mktemp("topologies")
     with ExitStack() as stack:
         found: Members = {}
@@ -69,14 +69,14 @@ def chosen(member: BrokerProcess, name: str, *upstreams: str, hops: int) -> None
     put(member, f"parameters/federation-upstream-set/%2F/{name}", {"value": value})
 
 
-def test_in_a_ring_everybody_gets_all_once(members: Members) -> None:
+def test_in_a_ring_every_cluster_gets_all_once(members: Members) -> None:
     for name, before in zip(NAMES, (NAMES[-1], *NAMES), strict=False):
         chosen(members[name], "ring", before, hops=5)
         exchange(members[name], "ring")
         federate(members[name], "^ring$", federation_upstream_set="ring")
     for name in NAMES:
         wait_for_link(members[name], "ring")
-    # One that only the last one wants is passed on by the one between: its binding went there.
+    # A key that only the last cluster binds is passed on by the one between, which has its binding.
     bound(members["west"], "far-ring", "ring", "far")
     wait_for_bindings(members["south"], "ring", "far")
     wait_for_bindings(members["north"], "ring", "far")
@@ -85,7 +85,7 @@ def test_in_a_ring_everybody_gets_all_once(members: Members) -> None:
     for name in NAMES:
         bound(members[name], "all-ring", "ring", "all")
     for name in NAMES:
-        # Two ways of the binding: of the next one, and by that of the one after it.
+        # The binding arrives two ways: from the next cluster, and through it from the one after.
         wait_for_bound(members[name], "ring", "all")
     for number, name in enumerate(NAMES):
         send(members[name], "ring", "all", range(10 * number, 10 * number + 10))
@@ -97,7 +97,7 @@ def test_in_a_ring_everybody_gets_all_once(members: Members) -> None:
 
 
 def bound_by_links(member: BrokerProcess, source: str, key: str) -> int:
-    """How many bindings of this key links of others have made."""
+    """The number of bindings with this key that links of other clusters have made."""
     found = answered(member, "GET", f"exchanges/%2F/{source}/bindings/source")
     assert isinstance(found.body, list)
     return sum(
@@ -106,12 +106,12 @@ def bound_by_links(member: BrokerProcess, source: str, key: str) -> int:
 
 
 def wait_for_bound(member: BrokerProcess, source: str, key: str) -> None:
-    """Until a neighbour is bound for itself, and for the one behind it."""
+    """Wait until a neighbour is bound for itself, and for the cluster behind it."""
     wait_until(lambda: bound_by_links(member, source, key) == 2, 30, f"bindings of {source}")
 
 
-def test_in_a_mesh_everybody_gets_all_once(members: Members) -> None:
-    """All are upstreams of all, and one hop is enough: two would be two copies."""
+def test_in_a_mesh_every_cluster_gets_all_once(members: Members) -> None:
+    """All are upstreams of all, and one hop suffices: two would make two copies."""
     for name in NAMES:
         exchange(members[name], "mesh")
         bound(members[name], "meshed", "mesh", "#")
@@ -152,7 +152,7 @@ def test_in_a_star_the_hub_passes_on(members: Members) -> None:
         stop_federating(members[name], "^star$")
 
 
-def test_the_headers_tell_the_way_and_a_user_is_trusted_by_option(members: Members) -> None:
+def test_headers_show_the_way_and_user_ids_are_trusted_by_option(members: Members) -> None:
     north, south = members["north"], members["south"]
     for name, trust in (("way", False), ("trusted", True)):
         upstream(south, f"{name}-from", north, trust_user_id=trust, exchange=f"{name}-there")
@@ -193,7 +193,7 @@ def test_an_upstream_may_be_another_virtual_host_of_the_same_cluster(members: Me
     stop_federating(north, "^beside$")
 
 
-def test_what_waits_too_long_is_dropped_where_that_is_asked_for(members: Members) -> None:
+def test_waiting_messages_expire_if_configured(members: Members) -> None:
     north, south = members["north"], members["south"]
     upstream(south, "hasty", north, message_ttl=0, queue="", expires=60_000)
     exchange(south, "hasty")
@@ -214,7 +214,7 @@ def test_a_queue_takes_from_its_upstream_only_while_a_consumer_waits(members: Me
     federate(south, "^work$", kind="queues", federation_upstream="north")
     wait_for_link(south, "work")
     time.sleep(1.0)
-    assert waiting(north, "work") == 3000, "nobody wants them here"
+    assert waiting(north, "work") == 3000, "no consumer takes them here"
     with channel(south) as one:
         one.basic_qos(prefetch_count=10)
         found = []
@@ -228,14 +228,14 @@ def test_a_queue_takes_from_its_upstream_only_while_a_consumer_waits(members: Me
     assert found == list(range(500))
     wait_until(lambda: depth(north, "work") == waiting(north, "work"), 30, "the acknowledgements")
     left = waiting(north, "work") + waiting(south, "work")
-    assert left == 2500, "none lost and none twice"
+    assert left == 2500, "one is lost or there twice"
     settled(north, "work", waiting(north, "work"))
     rest = take(south, "work", 2500)
     assert rest == list(range(500, 3000))
     stop_federating(south, "^work$")
 
 
-def test_queues_that_are_each_others_upstreams_hand_nothing_around(members: Members) -> None:
+def test_mutual_upstream_queues_move_nothing_in_circles(members: Members) -> None:
     north, south = members["north"], members["south"]
     for member, other in ((north, "south"), (south, "north")):
         publish(member, "both", ())
@@ -251,15 +251,17 @@ def test_queues_that_are_each_others_upstreams_hand_nothing_around(members: Memb
 
 
 def qpidctl(member: BrokerProcess, *words: str) -> str:
-    """What it prints."""
+    """The command's output."""
     asked = [*command("qpidctl"), "--broker", str(member.management), *words]
     return subprocess.run(
         asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     ).stdout
 
 
-def test_queues_with_consumers_that_are_busy_hand_nothing_around(members: Members) -> None:
-    """More wait than the consumers of both take: each message moves once at most."""
+def test_mutual_upstream_queues_with_busy_consumers_move_nothing_in_circles(
+    members: Members,
+) -> None:
+    """More wait than the consumers of both take: each message moves at most once."""
     north, south = members["north"], members["south"]
     for member, other in ((north, "south"), (south, "north")):
         publish(member, "busy", ())
@@ -288,7 +290,7 @@ def test_queues_with_consumers_that_are_busy_hand_nothing_around(members: Member
 
 
 def test_no_exchange_takes_from_itself(members: Members) -> None:
-    """As where all clusters get the same definitions."""
+    """As when all clusters get the same definitions."""
     north = members["north"]
     upstream(north, "itself", north)
     exchange(north, "self")
@@ -301,7 +303,7 @@ def test_no_exchange_takes_from_itself(members: Members) -> None:
     stop_federating(north, "^self$")
 
 
-def test_an_exchange_that_was_made_anew_at_the_upstream_is_bound_again(members: Members) -> None:
+def test_a_redeclared_upstream_exchange_is_bound_again(members: Members) -> None:
     north, south = members["north"], members["south"]
     for member in (north, south):
         exchange(member, "anew")
@@ -336,7 +338,7 @@ def test_another_list_of_uris_loses_nothing(members: Members) -> None:
     stop_federating(south, "^listed$")
 
 
-def test_operators_see_begin_anew_and_refuse(members: Members) -> None:
+def test_operators_see_links_and_restart_them(members: Members) -> None:
     north, south = members["north"], members["south"]
     bad = api(south).ask("PUT", "parameters/federation-upstream/%2F/bad", {"value": {"uri": "x"}})
     assert bad.status == 400

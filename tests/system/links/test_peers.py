@@ -1,4 +1,4 @@
-"""Shovels and peers that are slow, foreign or not to be trusted: one process waits, nobody else."""
+"""Shovels with slow, foreign or untrusted peers: one process waits, the member does not."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("near"), 1, "near", management=True) as started:
         started.start(START_SECONDS)
         yield started
-        # An attempt to which nobody referred was collected while its process was waited for.
+        # An unreferenced attempt was collected while its process was waited for.
         assert "Traceback" not in started[0].log_path.read_text(encoding="utf-8")
 
 
 @contextmanager
 def peer(answer: bytes) -> Iterator[int]:
-    """Something that listens, says this to whoever comes, and then nothing; its port."""
+    """Listen, send this to each connection, and then nothing; return the port."""
     held: list[socket.socket] = []
     with socket.create_server((HOST, 0)) as server:
 
@@ -76,14 +76,14 @@ def begin(near: LocalCluster, name: str, uri: str) -> None:
            reconnect_delay=1)  # fmt: skip
 
 
-def test_a_peer_that_does_not_answer_holds_nobody_up(near: LocalCluster) -> None:
+def test_a_silent_peer_delays_nothing_else(near: LocalCluster) -> None:
     with peer(b"") as port:
         begin(near, "mute", f"amqp://{HOST}:{port}?connection_timeout=10000")
         wait_until(lambda: bool(processes(near)), 20, "the process of the shovel")
         for _ in range(5):
             api(near[0]).get("overview")
         state = shovel(near[0], "mute")["state"]
-        assert state == "starting", "the member answers all the time in which its process waits"
+        assert state == "starting", "the member must answer while its process waits"
         wait_for_state(near[0], "mute", "terminated", 60)
         assert "connection.start in time" in str(shovel(near[0], "mute")["reason"])
         end(near, "mute")
@@ -97,14 +97,12 @@ def test_a_peer_that_does_not_answer_holds_nobody_up(near: LocalCluster) -> None
         (b"\x01\x00\x00\xff\xff\xff\xff" + b"x" * 100, "nonsense"),
     ],
 )
-def test_a_peer_that_speaks_something_else_is_named(
-    near: LocalCluster, answer: bytes, said: str
-) -> None:
+def test_a_peer_of_another_protocol_is_named(near: LocalCluster, answer: bytes, said: str) -> None:
     with peer(answer) as port:
         begin(near, "foreign", f"amqp://{HOST}:{port}")
         wait_until(lambda: said in str(shovel(near[0], "foreign").get("reason")), 30, said)
         end(near, "foreign")
-    assert take(near[0], "foreign", 1) == [7], "nothing was lost"
+    assert take(near[0], "foreign", 1) == [7], "a message was lost"
 
 
 def test_a_certificate_is_checked_by_the_authority_of_the_uri(
@@ -132,7 +130,7 @@ def test_a_certificate_is_checked_by_the_authority_of_the_uri(
 def test_a_certificate_of_another_name_is_refused_by_name(
     near: LocalCluster, tmp_path: Path
 ) -> None:
-    """By a shovel and by a link of federation, though the authority is the right one."""
+    """By a shovel and by a link of federation, although the authority is right."""
     authority = Authority(tmp_path, "ca")
     files = authority.issue("elsewhere", "elsewhere.example")
     (port,) = free_ports(1)

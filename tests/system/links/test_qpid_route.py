@@ -41,7 +41,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def qpid_route(*words: str, code: int = 0) -> str:
-    """Run it; what it printed, and with another code than 0 what it said."""
+    """Run it; return its output, and its error if the exit code is not 0."""
     done = subprocess.run(
         [*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=60,
         check=False,
@@ -52,18 +52,18 @@ def qpid_route(*words: str, code: int = 0) -> str:
 
 
 def at(member: BrokerProcess) -> str:
-    """Where its management API is."""
+    """The address of its management API."""
     assert member.management is not None
     return f"guest/guest@{member.management}"
 
 
 def peer(member: BrokerProcess) -> str:
-    """Where it is reached."""
+    """The address at which it is reached."""
     return f"guest/guest@{member.address}"
 
 
 def state(member: BrokerProcess) -> str:
-    """Of its one link."""
+    """The state of its only link."""
     (row,) = json.loads(qpid_route("--json", "link", "list", at(member)))
     return str(row["state"])
 
@@ -110,7 +110,7 @@ def test_static_routes_pull_and_push(pair: Pair) -> None:
     mapped = qpid_route("route", "map", at(near), "--at", f"{far.address}={far.management}")
     assert f"{far.address}... Ok" in mapped
     assert f"{here} <= {there}  exchange logs  key warn.far" in mapped
-    alone = qpid_route("route", "map", at(near))  # all of one machine have one port there
+    alone = qpid_route("route", "map", at(near))  # all members on one machine share that port
     assert f"{there}... Not asked: {here} is {here}; give --at {there}=..." in alone
     assert f"{there} <= {there}" not in alone
     assert "no such route" in qpid_route(
@@ -135,7 +135,7 @@ def test_a_route_of_a_queue(pair: Pair) -> None:
     qpid_route("queue", "del", at(near), peer(far), "jobs", "all jobs")
 
 
-def test_what_cannot_be_is_said(pair: Pair) -> None:
+def test_impossible_routes_are_refused_with_the_reason(pair: Pair) -> None:
     near, far = pair
     assert "no exchange 'nothing'" in qpid_route(
         "dynamic", "add", at(near), peer(far), "nothing", code=64
@@ -159,13 +159,13 @@ def test_what_cannot_be_is_said(pair: Pair) -> None:
 
 
 def shovel(member: BrokerProcess, name: str, **value: object) -> None:
-    """A shovel from here; `_` in keys stands for `-`."""
+    """Define a shovel from here; `_` in keys stands for `-`."""
     keys = {key.replace("_", "-"): one for key, one in value.items()}
     put(member, f"parameters/shovel/%2F/{name}", {"value": {"src-uri": "amqp://", **keys}})
 
 
 def pushes_what_nobody_wants(pair: Pair, name: str, kind: str, policy: str) -> None:
-    """An exchange at both, and a shovel for what no queue of the near one gets."""
+    """An exchange at both, and a shovel for messages that no queue of the near one gets."""
     near, far = pair
     for member in pair:
         exchange(member, name, kind)
@@ -177,7 +177,7 @@ def pushes_what_nobody_wants(pair: Pair, name: str, kind: str, policy: str) -> N
     shovel(near, policy, src_queue=away, dest_uri=uri(far), dest_exchange=name)
 
 
-def test_what_nobody_wants_here_is_pushed_as_the_manual_has_it(pair: Pair) -> None:
+def test_unmatched_messages_are_pushed_as_in_the_manual(pair: Pair) -> None:
     """OpenAMQ's forward-mode, unmatched only: docs/operations/federation.md."""
     near, far = pair
     pushes_what_nobody_wants(pair, "orders", "topic", "unmatched")
@@ -191,7 +191,7 @@ def test_what_nobody_wants_here_is_pushed_as_the_manual_has_it(pair: Pair) -> No
 
 
 def test_a_queue_at_a_host(pair: Pair) -> None:
-    """OpenAMQ's addresses: what is sent to `work@far` here is in `work` there."""
+    """OpenAMQ's addresses: a message sent to `work@far` here arrives in `work` there."""
     near, far = pair
     publish(far, "work", ())
     publish(near, "work@far", range(10))
@@ -200,7 +200,7 @@ def test_a_queue_at_a_host(pair: Pair) -> None:
 
 
 def test_a_default_route(pair: Pair) -> None:
-    """What is published here to a queue that is not here goes where the default route leads."""
+    """A message published here to a missing queue takes the default route."""
     near, far = pair
     pushes_what_nobody_wants(pair, "to", "direct", "default-route")
     bound(near, "here", "to", "here")

@@ -1,4 +1,4 @@
-"""Links and shovels between a cluster of ours and a real RabbitMQ, whichever of the two runs them.
+"""Links and shovels between our cluster and a real RabbitMQ, run by either of them.
 
 Skipped where RabbitMQ is not installed.
 """
@@ -102,14 +102,14 @@ def take_theirs(rabbit: RabbitCluster, queue: str, count: int) -> list[int]:
 
 
 def told(rabbit: RabbitCluster, *words: str) -> str:
-    """What `rabbitmqctl` says; it must succeed."""
+    """Return the output of `rabbitmqctl`, which must succeed."""
     done = rabbit.control("--quiet", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def bound_by_links(rabbit: RabbitCluster, source: str) -> list[str]:
-    """The keys by which links of ours are bound there."""
+    """The keys by which our links are bound there."""
     names = "source_name", "destination_name", "destination_kind", "routing_key"
     rows = [line.split("\t") for line in told(rabbit, "list_bindings", *names).splitlines()]
     return sorted(
@@ -119,7 +119,7 @@ def bound_by_links(rabbit: RabbitCluster, source: str) -> list[str]:
 
 
 def test_an_exchange_of_rabbitmq_is_federated_here(both: Both) -> None:
-    """What is bound here comes once and in order; what is unbound does not."""
+    """Messages bound here arrive once and in order; those of removed bindings do not."""
     ours, rabbit = both
     exchange(ours[0], "news")
     for queue in ("one", "two"):
@@ -134,7 +134,7 @@ def test_an_exchange_of_rabbitmq_is_federated_here(both: Both) -> None:
         settled(ours[1], queue, 0, 0.5)
         unbind(ours[0], queue, "news", "eu.#")
     bound(ours[0], "one", "news", "us.#")
-    wait_until(lambda: bound_by_links(rabbit, "news") == ["us.#"], 30, "the other binding")
+    wait_until(lambda: bound_by_links(rabbit, "news") == ["us.#"], 30, "the changed binding")
     stop_federating(ours[0], "^news$")
     wait_until(
         lambda: "federation: news" not in told(rabbit, "list_queues", "name"), 30,
@@ -143,7 +143,7 @@ def test_an_exchange_of_rabbitmq_is_federated_here(both: Both) -> None:
 
 
 def test_a_queue_of_rabbitmq_is_federated_here(both: Both) -> None:
-    """Its messages come while somebody waits for them here, and stay there else."""
+    """Its messages arrive while a consumer waits here, and stay there otherwise."""
     ours, rabbit = both
     with theirs(rabbit) as one:
         one.queue_declare("jobs", durable=True)
@@ -177,7 +177,7 @@ def test_shovels_of_ours_go_both_ways(both: Both) -> None:
 
 
 def test_an_exchange_of_ours_is_federated_by_rabbitmq(both: Both) -> None:
-    """Its plug-in makes its exchange of the type `x-federation-upstream` here."""
+    """Its plug-in declares its exchange of type `x-federation-upstream` here."""
     ours, rabbit = both
     exchange(ours[0], "tidings")
     with theirs(rabbit) as one:
@@ -195,7 +195,7 @@ def test_an_exchange_of_ours_is_federated_by_rabbitmq(both: Both) -> None:
     told(rabbit, "clear_policy", "tidings")
 
 
-def test_a_shovel_of_rabbitmq_takes_from_ours_and_brings_back(both: Both) -> None:
+def test_a_shovel_of_rabbitmq_moves_messages_from_and_to_ours(both: Both) -> None:
     ours, rabbit = both
     publish(ours[0], "from-ours", range(COUNT))
     publish(ours[0], "to-ours", ())

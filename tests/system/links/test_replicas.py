@@ -1,4 +1,4 @@
-"""A queue that is kept the same as one of a broker outside the cluster (G35)."""
+"""A queue that is a replica of a queue of a broker outside the cluster (G35)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def qpid_ha(member: BrokerProcess, *arguments: str) -> str:
-    """Run the command to its good end."""
+    """Run the command, which must succeed."""
     host, port = member.address
     whole = [*command("qpid-ha"), "-b", f"{host}:{port}", *arguments]
     done = subprocess.run(whole, capture_output=True, text=True, timeout=60, check=False)
@@ -25,7 +25,7 @@ def qpid_ha(member: BrokerProcess, *arguments: str) -> str:
 
 
 def replica(member: BrokerProcess) -> dict[str, object]:
-    """The only one."""
+    """The only replica."""
     found = answered(member, "GET", "queue-replicas").body
     assert isinstance(found, list)
     return cast("dict[str, object]", found[0])
@@ -37,7 +37,7 @@ def held(member: BrokerProcess, queue: str) -> int:
 
 
 def wait_for_level(member: BrokerProcess, count: int) -> None:
-    """So many are here, and that is what is there."""
+    """Wait until this many messages are here, the same as at the source."""
 
     def is_level() -> bool:
         return replica(member)["level"] is True and held(member, "orders") == count
@@ -45,9 +45,12 @@ def wait_for_level(member: BrokerProcess, count: int) -> None:
     wait_until(is_level, 60, f"a replica of {count} messages")
 
 
-def test_it_holds_what_the_source_holds_whatever_dies(clusters: tuple[LocalCluster, ...]) -> None:
-    """G35: what is unacknowledged there is here, what is settled there is not, in its order, over
-    the death of the member that copies and of the source."""
+def test_a_replica_equals_its_source_whichever_member_dies(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """G35: messages unacknowledged there are here, settled ones are not, in the source's order,
+    across
+    the death of the copying member and of the source."""
     near, far = clusters
     publish(far[0], "orders", range(300))
     with channel(far[0]) as consumer:
@@ -60,7 +63,7 @@ def test_it_holds_what_the_source_holds_whatever_dies(clusters: tuple[LocalClust
         wait_for_level(near[0], 300)
         with channel(near[1]) as one, pytest.raises(ChannelClosedByBroker, match="405"):
             one.basic_get("orders")
-        consumer.basic_ack(got[3])  # the fourth; the tenth and one more come
+        consumer.basic_ack(got[3])  # the fourth; the tenth and one more arrive
         wait_for_level(near[1], 299)
         node = replica(near[0])["node"]
         runner = next(one for one in near.members if api(one).row("overview")["node"] == node)

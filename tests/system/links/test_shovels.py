@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def row_names(cluster: LocalCluster) -> set[str]:
-    """Of its members."""
+    """The names of its members' rows."""
     return set(api(cluster[0]).rows("nodes"))
 
 
@@ -53,25 +53,26 @@ def test_messages_go_to_another_cluster_in_order(clusters: tuple[LocalCluster, .
     assert take(near[0], "orders", 1) == [300]
 
 
-def test_the_death_of_its_member_neither_loses_nor_repeats(
+def test_the_death_of_its_member_neither_loses_nor_repeats_messages(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
-    """G24: numbers by places make the destination take what the dead one had sent once."""
+    """G24: numbers by places let the destination take messages once that the dead member had
+    sent."""
     near, far = clusters
     count = 4000
     publish(near[0], "flow", ())
     define(near[0], "flow", src_uri="amqp://", src_queue="flow", dest_uri=uri(far[0]),
            dest_queue="flow", src_prefetch_count=500)  # fmt: skip
     wait_for_state(near[0], "flow", "running")
-    first = runner_of(near, "flow")  # found before anything flows: it must not be over by then
+    first = runner_of(near, "flow")  # asked before messages flow: all might have passed by now
     others = [member for member in near.members if member is not first]
     publish(near[0], "flow", range(count))
-    wait_until(lambda: waiting(far[0], "flow") >= 300, 60, "messages that flow")
+    wait_until(lambda: waiting(far[0], "flow") >= 300, 60, "messages to flow")
     first.kill()
-    assert waiting(far[0], "flow") < count, "it was killed in time"
+    assert waiting(far[0], "flow") < count, "it was not killed in time"
     assert take(far[0], "flow", count) == list(range(count))
     wait_for_state(others[0], "flow", "running")
-    # What is acknowledged a second time, or not at all, would come now.
+    # Messages acknowledged twice, or not at all, would arrive now.
     wait_until(lambda: depth(others[0], "flow") == 0, 30, "the acknowledgements")
     assert waiting(far[0], "flow") == 0
     first.start()
@@ -79,23 +80,23 @@ def test_the_death_of_its_member_neither_loses_nor_repeats(
     end(near, "flow")
 
 
-def test_a_member_that_is_paused_and_comes_back_repeats_nothing(
+def test_a_paused_member_repeats_nothing(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
-    """Its process goes on for a moment beside that of the member that took over."""
+    """Its process continues for a moment beside that of the member that took over."""
     near, far = clusters
     count = 4000
     publish(near[0], "paused", ())
     define(near[0], "paused", src_uri="amqp://", src_queue="paused", dest_uri=uri(far[0]),
            dest_queue="paused", src_prefetch_count=500)  # fmt: skip
     wait_for_state(near[0], "paused", "running")
-    first = runner_of(near, "paused")  # found before anything flows: it must not be over by then
+    first = runner_of(near, "paused")  # asked before messages flow: all might have passed by now
     others = [member for member in near.members if member is not first]
     publish(near[0], "paused", range(count))
-    wait_until(lambda: waiting(far[0], "paused") >= 300, 60, "messages that flow")
+    wait_until(lambda: waiting(far[0], "paused") >= 300, 60, "messages to flow")
     first.signal(signal.SIGSTOP)
     try:
-        assert waiting(far[0], "paused") < count, "it was stopped in time"
+        assert waiting(far[0], "paused") < count, "it was not stopped in time"
         wait_until(lambda: waiting(far[0], "paused") == count, 90, "another member's shovel")
     finally:
         first.signal(signal.SIGCONT)
@@ -106,23 +107,24 @@ def test_a_member_that_is_paused_and_comes_back_repeats_nothing(
     end(near, "paused")
 
 
-def test_order_is_kept_when_it_begins_anew_while_the_destination_is_slow(
+def test_a_restart_beside_a_slow_destination_keeps_the_order(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
-    """The attempt before kept what it had taken, and the new one took what came behind."""
+    """(Regression: the previous attempt kept the messages it had, and the new one took later
+    ones.)"""
     near, far = clusters
     count = 3000
     value = {"src_uri": "amqp://", "src_queue": "slow", "dest_uri": uri(far[0]),
              "dest_queue": "slow"}  # fmt: skip
     publish(near[0], "slow", range(count))
     define(near[0], "slow", **value, src_prefetch_count=500)
-    wait_until(lambda: waiting(far[0], "slow") >= 200, 60, "messages that flow")
+    wait_until(lambda: waiting(far[0], "slow") >= 200, 60, "messages to flow")
     far[0].signal(signal.SIGSTOP)
     try:
         assert api(near[0]).ask("DELETE", "shovels/vhost/%2F/slow/restart").status == 204
         define(near[0], "slow", **value, src_prefetch_count=600)
         wait_for_state(near[0], "slow", "starting")
-        assert len(processes(near)) <= 1, "it is not begun while the one before it runs"
+        assert len(processes(near)) <= 1, "it was started while the previous one runs"
     finally:
         far[0].signal(signal.SIGCONT)
     assert take(far[0], "slow", count) == list(range(count))
@@ -131,22 +133,22 @@ def test_order_is_kept_when_it_begins_anew_while_the_destination_is_slow(
     end(near, "slow")
 
 
-def test_a_member_that_is_stopped_in_order_repeats_nothing(
+def test_a_cleanly_stopped_member_repeats_nothing(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
-    """Not even without numbers: what is under way is confirmed and acknowledged before it goes."""
+    """Even without numbers: messages under way are confirmed and acknowledged before it ends."""
     near, far = clusters
     count = 8000
     publish(near[0], "orderly", ())
     define(near[0], "orderly", src_uri="amqp://", src_queue="orderly", dest_uri=uri(far[0]),
            dest_queue="orderly", dest_add_timestamp_header=True)  # fmt: skip
     wait_for_state(near[0], "orderly", "running")
-    first = runner_of(near, "orderly")  # found before anything flows: it must not be over by then
+    first = runner_of(near, "orderly")  # asked before messages flow: all might have passed by now
     others = [member for member in near.members if member is not first]
     publish(near[0], "orderly", range(count))
-    wait_until(lambda: waiting(far[0], "orderly") >= 300, 60, "messages that flow")
+    wait_until(lambda: waiting(far[0], "orderly") >= 300, 60, "messages to flow")
     first.signal(signal.SIGTERM)
-    assert waiting(far[0], "orderly") < count, "it was stopped in time"
+    assert waiting(far[0], "orderly") < count, "it was not stopped in time"
     assert take(far[0], "orderly", count) == list(range(count))
     wait_until(lambda: depth(others[0], "orderly") == 0, 30, "the acknowledgements")
     assert waiting(far[0], "orderly") == 0
@@ -156,7 +158,7 @@ def test_a_member_that_is_stopped_in_order_repeats_nothing(
     end(near, "orderly")
 
 
-def test_a_destination_that_is_gone_for_a_while_gets_everything_once(
+def test_a_returning_destination_gets_everything_once(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     near, far = clusters
@@ -164,7 +166,7 @@ def test_a_destination_that_is_gone_for_a_while_gets_everything_once(
     publish(near[0], "away", range(count))
     define(near[0], "away", src_uri="amqp://", src_queue="away", dest_uri=uri(far[0]),
            dest_queue="away", src_prefetch_count=500, reconnect_delay=1)  # fmt: skip
-    wait_until(lambda: waiting(far[0], "away") >= 300, 60, "messages that flow")
+    wait_until(lambda: waiting(far[0], "away") >= 300, 60, "messages to flow")
     far[0].kill()
     wait_for_state(near[0], "away", "terminated")
     assert "destination" in str(shovel(near[0], "away")["reason"])
@@ -176,7 +178,7 @@ def test_a_destination_that_is_gone_for_a_while_gets_everything_once(
     end(near, "away")
 
 
-def test_wrong_credentials_are_told_without_the_password(
+def test_wrong_credentials_are_reported_without_the_password(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     near, far = clusters
@@ -189,8 +191,8 @@ def test_wrong_credentials_are_told_without_the_password(
         assert "sesame" not in repr(api(near[0]).get(path)), path
     for member in (*near.members, *far.members):
         assert "sesame" not in member.log_path.read_text(encoding="utf-8")
-    assert "sesame-open" in repr(api(near[0]).get("definitions")), "a back-up needs it"
-    assert depth(near[0], "private") == 3, "nothing is taken while there is nowhere to go"
+    assert "sesame-open" in repr(api(near[0]).get("definitions")), "a backup needs it"
+    assert depth(near[0], "private") == 3, "messages were taken without a destination"
     define(near[0], "private", src_uri="amqp://", src_queue="private", dest_queue="private",
            dest_uri=uri(far[0]), reconnect_delay=1)  # fmt: skip
     wait_for_state(near[0], "private", "running")
@@ -198,7 +200,7 @@ def test_wrong_credentials_are_told_without_the_password(
     end(near, "private")
 
 
-def test_a_shovel_that_is_done_deletes_itself(clusters: tuple[LocalCluster, ...]) -> None:
+def test_a_finished_shovel_deletes_itself(clusters: tuple[LocalCluster, ...]) -> None:
     near, far = clusters
     publish(near[0], "once", range(50))
     define(near[1], "once", src_uri="amqp://", src_queue="once", dest_uri=uri(far[0]),
@@ -213,7 +215,7 @@ def test_a_shovel_that_is_done_deletes_itself(clusters: tuple[LocalCluster, ...]
     assert "rest" not in repr(api(near[0]).get("parameters/shovel"))
 
 
-def test_a_peer_that_stops_costs_bounded_memory_and_nobody_else_waits(
+def test_a_stopped_peer_costs_bounded_memory_and_delays_nothing_else(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     near, far = clusters
@@ -238,8 +240,10 @@ def test_a_peer_that_stops_costs_bounded_memory_and_nobody_else_waits(
     end(near, "heavy")
 
 
-def test_a_full_destination_gets_all_as_it_is_emptied(clusters: tuple[LocalCluster, ...]) -> None:
-    """What it refused has a number that is answered for good, so it goes without one."""
+def test_a_full_destination_gets_all_messages_as_it_is_emptied(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """A refused message's number is answered for good, so it is sent again without one."""
     near, far = clusters
     with channel(far[0]) as one:
         arguments = {"x-max-length": 20, "x-overflow": "reject-publish"}
@@ -250,13 +254,13 @@ def test_a_full_destination_gets_all_as_it_is_emptied(clusters: tuple[LocalClust
     found = take(far[0], "small", 50)
     assert set(found) <= set(range(50))
     while missing := set(range(50)) - set(found):
-        wait_until(lambda: waiting(far[0], "small") > 0, 90, f"{missing} to come")
+        wait_until(lambda: waiting(far[0], "small") > 0, 90, f"{missing} to arrive")
         found += take(far[0], "small", waiting(far[0], "small"))
     wait_until(lambda: depth(near[0], "small") == 0, 30, "the acknowledgements")
     end(near, "small")
 
 
-def test_from_an_exchange_elsewhere_with_headers_while_its_member_is_drained(
+def test_a_shovel_from_a_remote_exchange_survives_a_drain(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     near, far = clusters
@@ -285,7 +289,7 @@ def test_from_an_exchange_elsewhere_with_headers_while_its_member_is_drained(
     end(near, "pull")
 
 
-def test_operators_see_begin_anew_and_refuse(clusters: tuple[LocalCluster, ...]) -> None:
+def test_operators_see_links_and_restart_them(clusters: tuple[LocalCluster, ...]) -> None:
     near, far = clusters
     bad = api(near[0]).ask("PUT", "parameters/shovel/%2F/bad", {"value": {"src-uri": "amqp://"}})
     assert bad.status == 400
@@ -310,7 +314,7 @@ def test_operators_see_begin_anew_and_refuse(clusters: tuple[LocalCluster, ...])
     end(near, "again")
 
 
-def test_messages_that_come_back_long_after_are_moved_at_once_and_once(
+def test_messages_requeued_much_later_are_moved_at_once_and_once(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     """Ten that another consumer held while 5,990 passed: their numbers are too old by then."""
@@ -323,7 +327,7 @@ def test_messages_that_come_back_long_after_are_moved_at_once_and_once(
         define(near[0], "held", src_uri="amqp://", src_queue="held", dest_uri=uri(far[0]),
                dest_queue="held", reconnect_delay=60)  # fmt: skip
         wait_until(lambda: waiting(far[0], "held") == count - held, 120, "all others")
-    wait_until(lambda: depth(near[0], "held") == 0, 30, "those that came back, without a pause")
+    wait_until(lambda: depth(near[0], "held") == 0, 30, "the returned messages, without a pause")
     assert waiting(far[0], "held") == count
     assert sorted(take(far[0], "held", count)) == list(range(count))
     end(near, "held")

@@ -193,9 +193,7 @@ def test_every_alert_and_dashboard_expression_finds_its_series(
     for place, text in expressions().items():
         is_alert = place.startswith("Qpidd")
         alerts += is_alert
-        busy = (
-            place in OF_A_BUSY_MACHINE
-        )  # whether it is raised does not matter, only what it reads
+        busy = place in OF_A_BUSY_MACHINE  # then only its series matter, not whether it is raised
         value = Query(
             text.rpartition(" > ")[0] if busy else text, before | up, now | up, 15.0
         ).value()

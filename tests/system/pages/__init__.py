@@ -1,1 +1,1 @@
-"""Pages for operators, followed word by word."""
+"""Operators' pages, followed word by word."""

@@ -1,6 +1,6 @@
-"""Pages for operators, followed word by word: a shell is given what stands in their blocks.
+"""Operators' pages, followed word by word: a shell runs the blocks of a page.
 
-Only addresses and directories are replaced, as others may use those of the pages.
+Only addresses and directories are replaced, as others may use those of the page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def blocks_of(heading: str, page: Path | None = None) -> list[str]:
 
 
 class Shell:
-    """A shell as an operator uses one: it is given block after block, and ends at a failure."""
+    """An operator's shell: it runs block after block, and ends at a failure."""
 
     def __init__(self, words: dict[str, str]) -> None:
         self._words = words
@@ -38,7 +38,7 @@ class Shell:
         )  # fmt: skip
 
     def run(self, block: str) -> str:
-        """Run a block to its end, and return what it printed; fails where a command fails."""
+        """Run a block to its end and return its output; fails if a command fails."""
         for word, instead in self._words.items():
             block = re.sub(rf"\b{re.escape(word)}\b", instead, block)
         assert self._process.stdin is not None
@@ -55,13 +55,13 @@ class Shell:
             printed += line
 
     def close(self) -> None:
-        """End the shell; brokers that it started go on."""
+        """End the shell; brokers that it started keep running."""
         self._process.communicate(timeout=60)
 
 
 @contextmanager
 def shell_in(folder: Path, addresses: dict[str, str]) -> Iterator[Shell]:
-    """A shell for a page that keeps its files in /var/tmp; its brokers are gone at the end."""
+    """A shell for a page that keeps its files in /var/tmp; its brokers are ended with the block."""
     shell = Shell(addresses | {"var/tmp": str(folder).lstrip("/")})
     try:
         yield shell

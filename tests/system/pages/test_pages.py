@@ -1,6 +1,6 @@
-"""Pages for operators, followed word by word: a shell is given what stands in their blocks.
+"""Operators' pages, followed word by word: a shell runs the blocks of a page.
 
-Only addresses and directories are replaced, as others may use those of the pages.
+Only addresses and directories are replaced, as others may use those of the page.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tools.demo.stream import Arrivals, write_input
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_a_rolling_restart_as_the_page_has_it(tmp_path: Path) -> None:
-    """G8, G11, G12: under a confirmed stream; what was confirmed is there, in order."""
+def test_the_pages_rolling_restart(tmp_path: Path) -> None:
+    """G8, G11, G12: under a confirmed stream; every confirmed message is there, in order."""
     count = 30_000
     source, output = tmp_path / "input.txt", tmp_path / "output.jsonl"
     digest = write_input(source, count)

@@ -23,9 +23,10 @@ PORTS = ("5671", "5672", "15672", "25672")
 
 
 def ports_free_on_all() -> list[str]:
-    """So many ports as the page uses, each free at all of its addresses.
+    """Return as many ports as the page uses, each free at all of its addresses.
 
-    They come from where no outgoing connection takes one before a member binds it, or again.
+    They are outside the range of outgoing connections, which could take one before a member binds
+    it.
     """
     found: list[str] = []
     for port in random.sample(PORTS_TO_TAKE, len(PORTS_TO_TAKE)):
@@ -42,7 +43,7 @@ def ports_free_on_all() -> list[str]:
 
 
 def in_the_dashboard(profile: Path, port: str) -> None:
-    """Set the policy as the page tells."""
+    """Set the policy as the page says."""
     with browser(profile) as page:
         page.open(f"http://127.0.0.3:{port}/")
         page.wait("document.querySelector('form.login')")
@@ -72,10 +73,10 @@ def rows(printed: str) -> list[list[str]]:
 
 
 def shown_in(shell: Shell, block: str, row: list[str]) -> str:
-    """Run a block until its last command shows the row; what the block printed at first.
+    """Run a block until its last command shows the row; return the block's first output.
 
-    That command asks another member than the one at which something was done, and each member
-    applies it in its own time.
+    That command asks another member than the one that made the change, and each applies it when it
+    receives it.
     """
     printed = shell.run(block)
     last = block.splitlines()[-1]

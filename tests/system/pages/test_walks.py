@@ -1,7 +1,7 @@
 """The walk of each mode's chapter, word by word (G8, G25, G28), and those of links (G24, G27, G35).
 
-Brokers are started, the one that serves is killed, and another one has what was confirmed; or two
-of them are linked, and what is published at one comes at the other.
+Brokers are started, the serving one is killed, and another one has the confirmed messages; or two
+brokers are linked, and messages published at one arrive at the other.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ WALKS = (
     ("Shovels", r"set_parameter shovel", r"to-far.*running", 2),
     ("Federation", r"add exchange", r"news.*running", 2),
 )
-"""Of each walk its chapter, what it begins with when the brokers serve, a line that it prints, and
-how many of the brokers serve."""
+"""For each walk: its chapter, its first command once the brokers serve, a line that it prints, and
+the number of serving brokers."""
 
 
 def ports_with_rings() -> list[int]:
-    """Ports for clients that nobody has, nor those of rings and APIs that follow from them."""
+    """Free ports for clients, with free ports for the rings and APIs that follow from them."""
     found: list[int] = []
     for ring in free_ports(200):
         with contextlib.suppress(OSError), socket.socket() as tried:
@@ -50,11 +50,11 @@ def ports_with_rings() -> list[int]:
                 api.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 api.bind((HOST, ring - 10_000))
             found.append(ring - 20_000)
-    return sorted(port for port in found if port > 1_024)[:3]  # as the names on the page are
+    return sorted(port for port in found if port > 1_024)[:3]  # sorted like the names on the page
 
 
 def serves(port: int) -> bool:
-    """Whether a client is let in there."""
+    """Whether the broker at this port admits a client."""
     try:
         AmqpConnection(Address(HOST, port)).close()
     except (ConnectionLost, BrokerRefused):
@@ -65,10 +65,11 @@ def serves(port: int) -> bool:
 def walk(
     shell: Shell, starts: list[str], rest: str, last: str, ports: list[int], serving: int
 ) -> str:
-    """Start the brokers, those of each block when those before serve, and do the rest.
+    """Start the brokers of each block once those before serve, and run the other blocks.
 
-    Its last command, if that only looks, may be repeated until it prints the `last` line: who has
-    just become the active member recovers for a moment, in which clients are served.
+    The last command, if it only reads, may be repeated until it prints the `last` line: a member
+    that
+    has just become active recovers for a moment, while it already serves clients.
     """
     brokers = list[int]()
     try:

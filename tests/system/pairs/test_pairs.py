@@ -143,9 +143,7 @@ def test_a_restarted_member_does_not_continue_with_an_old_state(tmp_path: Path) 
         assert standing(first)["standing"] == "pending"
         assert typed("qpid-ha", "-b", str(first.address), "promote").returncode == 1
         second.start()
-        stands(
-            second, "passive", 60
-        )  # both are there and none was active, so the primary becomes it
+        stands(second, "passive", 60)  # both are there, none was active: the primary becomes it
         stands(first, "active")
         has_all(first, ["only at the second"])
 

@@ -1,4 +1,4 @@
-"""Processes that take the processors away from everything else, as on a machine that is too small.
+"""Processes that use up the processors, as on a machine that is too small.
 
 with burning(4): ...
 """
@@ -15,7 +15,7 @@ BURN = "while True: pass"
 
 @contextlib.contextmanager
 def burning(processes: int) -> Iterator[None]:
-    """So many processes that never rest, at the brokers' own priority."""
+    """Run this many processes that never rest, at the brokers' own priority."""
     burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
     try:
         yield

@@ -1,7 +1,7 @@
 """Clusters of real brokers for system tests: fixtures over `tools.demo.local_cluster`.
 
-Data and logs live in the test's temporary directory; the report of a failing test shows the logs'
-ends (see `evidence`).  Every process is gone when the fixture is.
+Data and logs are in the test's temporary directory; the report of a failed test shows the ends of
+the logs (see `evidence`).  Every process ends with its fixture.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 START_SECONDS = 60.0
 ADMITTED_SECONDS = 20.0
-"""A view change takes a second, on a busy machine some; what lasts longer than this is none."""
+"""A view change takes a second, on a busy machine several; nothing longer than this is one."""
 PAUSE_SECONDS = 0.1
 ASKED_SECONDS = 10.0
 MOMENTARY = (
-    "320",  # pika and py-amqp: what the broker says
-    "got <Connection.Close",  # aiormq: it does not look what is in the close
+    "320",  # pika and py-amqp: the broker's code
+    "got <Connection.Close",  # aiormq does not look into the close
     "Connection refused",
-    "Connect call failed",  # asyncio, of the same
+    "Connect call failed",  # asyncio, for the same
 )
-"""What the client libraries' errors say when a member does not let a client in at this moment."""
+"""The errors of the client libraries when a member does not admit a client at the moment."""
 
 Opened = TypeVar("Opened")
 
@@ -44,17 +44,20 @@ def running_cluster(
 
 
 def admitted(connect: Callable[[], Opened], seconds: float = ADMITTED_SECONDS) -> Opened:
-    """Return what `connect` opens; try again while the member cannot let clients in just now.
+    """Return what `connect` opens; retry while the member cannot admit clients at the moment.
 
-    A view change is no fault: whenever the machine gives a member no processor for longer than
-    the token timeout, the others form a ring without it.  Who connects meanwhile waits, but not
-    for ever: then it is told 320, so that it tries again or elsewhere; so is who comes to a member
-    that was left out, before it is back (G7, G15).  A test that means something else than to be
-    refused does as every client should.
+    A view change is no fault: whenever the machine gives a member no processor for longer than the
+    token timeout, the others form a ring without it.  A client that connects meanwhile waits, but
+    not
+    without limit: then it gets 320, so that it retries there or elsewhere; so does a client of an
+    excluded member before that is back (G7, G15).  A test that is not about refusals does as every
+    client should.
 
-    Raises what `connect` raises: at once when that says something else than 320 or that nobody
-    listens, and the last of them after `seconds`, so that a refusal for good is never hidden.
-    `connect` must have no effect that a second call would repeat.
+    Raises what `connect` raises: at once if that is neither 320 nor a refused connection, and the
+    last
+    error after `seconds`, so that a permanent refusal is never hidden.  `connect` must have no
+    effect
+    that a second call would repeat.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -68,8 +71,9 @@ def admitted(connect: Callable[[], Opened], seconds: float = ADMITTED_SECONDS) -
 
 
 def role_told(member: BrokerProcess) -> dict[str, Json]:
-    """What `qpid-ha status --json` prints of a member, without a process for each question; {}
-    where it does not answer.
+    """Return what `qpid-ha status --json` prints for a member, without a process for each question;
+    {}
+    if it does not answer.
     """
     try:
         return role_of(parse_target(str(member.address), ASKED_SECONDS))
@@ -78,7 +82,7 @@ def role_told(member: BrokerProcess) -> dict[str, Json]:
 
 
 def wait_until(true_now: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll for something that a real process does in its own time."""
+    """Poll until a real process has done something."""
     deadline = time.monotonic() + seconds
     while not true_now():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"

@@ -1,13 +1,13 @@
-"""A broker that is made wrong on purpose: `python -m tests.system.support.faulty_broker OPTIONS OF
+"""A broker with a deliberate fault: `python -m tests.system.support.faulty_broker OPTIONS OF
 QPIDD`.
 
-SABOTAGE in the environment says how, for publishes whose body holds a word:
+SABOTAGE in the environment chooses the fault, for publishes whose body contains a word:
 
     raise    POISON: the handler raises, its change half done
-    rot      ROT: a bit of the message turns over in this member's memory, after it was published
-    odd      ODD: this member says that the publish had another outcome
+    rot      ROT: a bit of the message flips in this member's memory after it was published
+    odd      ODD: this member records another outcome for the publish
 
-Votes come every 64 positions, and the scrubber hardly rests, so that a test need not wait.
+Votes come every 64 positions, and the scrubber hardly pauses, so that a test need not wait.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PAUSE_S = 0.1
 
 
 def install(how: str) -> None:
-    """Put the wrong handler in the place of the right one."""
+    """Replace the correct handler by the faulty one."""
     right = machines._ON_CHANNEL[c.PUBLISH]
     assert right is not None
 
     def wrong(state: State, channel: Channel, command: Command) -> int:
-        publish = Publish(*cast("Publish", command))  # it comes as a plain tuple
+        publish = Publish(*cast("Publish", command))  # it arrives as a plain tuple
         body, key = publish.body, publish.key
         if how == "raise" and b"POISON" in body:
             state.next_message += 1

@@ -1,5 +1,5 @@
-"""Clients that go on whatever happens to the brokers, and remember what they were promised: in
-memory, and each in a history of its own for qpid-cluster-verify.
+"""Clients that continue through all faults of the brokers, and remember their confirms: in memory,
+and each in its own history for qpid-cluster-verify.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from tools.client.history import wall_us
 QUEUE = "hardship"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 PATIENCE_S = 4.0
-"""After so long without a sign of life a client tries another broker; a stopped process gives
-none."""
+"""A client that has heard nothing for this long, such as from a stopped process, tries another
+broker."""
 SILENCE_S = 10.0
-"""After so long without an answer it hangs up; a member of a minority gives none, and is alive."""
+"""A client hangs up without a reply for this long; a minority's member gives none, but is alive."""
 PAUSE_S = 0.2
 JOIN_S = 60.0
 REST_S = 120.0
-"""How long what is left may take to come, whatever becomes of the connections."""
+"""How long remaining messages may take to arrive, whatever happens to the connections."""
 TROUBLE = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
-"""What a broker that is away, or away again, looks like; pika's own time limit of a handshake is
-not among its other errors."""
+"""The errors of a broker that is absent or becomes so; pika's time limit of a handshake is not
+among
+its other errors."""
 
 
 class Patience:
-    """That of a client with its broker, from one answer to the next: then it hangs up."""
+    """A client's patience with its broker between two replies: when it ends, the client hangs
+    up."""
 
     def __init__(self, connection: pika.BlockingConnection) -> None:
         self._connection = connection
@@ -47,8 +49,8 @@ class Patience:
         self.answered()
 
     def answered(self) -> None:
-        """The broker has answered."""
-        # The timers of BlockingConnection itself do not run while it waits for an answer.
+        """The broker has replied."""
+        # BlockingConnection's own timers do not run while it waits for a reply.
         impl = self._connection._impl
         if self._timer is not None:
             impl._adapter_remove_timeout(self._timer)
@@ -56,7 +58,7 @@ class Patience:
 
 
 class Notes:
-    """What a client writes down of one connection; on disk before anything is done about it."""
+    """A client's records of one connection; each is on disk before the client acts on it."""
 
     def __init__(self, history: ClientHistory) -> None:
         self._history = history
@@ -64,7 +66,7 @@ class Notes:
         self._published = 0
 
     def publish(self, channel: BlockingChannel, body: bytes) -> None:
-        """Publish and wait for the confirm, which is noted; so is a refusal, which is raised."""
+        """Publish and record the confirm; a refusal is recorded and raised."""
         self._published += 1
         self._session.published(self._published, body)
         self._history.flush()
@@ -88,7 +90,7 @@ class Notes:
         return True
 
     def lost(self) -> None:
-        """The connection broke."""
+        """Record that the connection broke."""
         self._session.lost()
         self._history.flush()
 
@@ -99,8 +101,8 @@ class Load:
     def __init__(
         self, brokers: Sequence[Address], seed: int, publishers: int, rate: float, histories: Path
     ) -> None:
-        """`rate` is how many messages a second each publisher sends at most; `histories` is where
-        they write down what they did.
+        """`rate` is the most messages a second of each publisher; `histories` is the directory of
+        their histories.
         """
         self.confirmed: set[int] = set()
         self.received: set[int] = set()
@@ -121,14 +123,14 @@ class Load:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start all clients."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> list[str]:
-        """End every client; what was wrong with them, in sentences.
+        """End every client; return what was wrong with them, in sentences.
 
-        They look up several times a second, or when their patience is out.
+        They check several times a second, or when their patience ends.
         """
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         self._ending.set()
@@ -167,7 +169,7 @@ class Load:
     def _publisher(
         self, number: int, count: int
     ) -> Callable[[BlockingChannel, Notes, Patience], None]:
-        """Return work that publishes the numbers which are `number` modulo `count`."""
+        """Return a function that publishes the numbers which are `number` modulo `count`."""
         place = number
 
         def publish(channel: BlockingChannel, notes: Notes, patience: Patience) -> None:
@@ -191,12 +193,12 @@ class Load:
 
 
 def history(directory: Path, name: str) -> ClientHistory:
-    """Open the history of a client whose life begins now."""
+    """Open the history of a client that begins now."""
     return ClientHistory(directory, name, wall_us(), wall_us)
 
 
 def connect(broker: Address) -> pika.BlockingConnection:
-    """Connect with little patience."""
+    """Connect with short time limits."""
     return pika.BlockingConnection(
         pika.ConnectionParameters(
             broker.host,
@@ -210,20 +212,21 @@ def connect(broker: Address) -> pika.BlockingConnection:
 
 
 def hang_up(connection: pika.BlockingConnection | None) -> None:
-    """Break a connection, from any thread, as a client does that has no more patience.
+    """Break a connection, from any thread, as a client does whose patience ends.
 
-    pika notices a process that stands still by its heartbeat only: it looks each time when that and
-    five seconds are over, and believes the second look.
+    pika notices a stalled process only by its heartbeat: it checks each time after that and five
+    seconds, and trusts its second check.
     """
-    with contextlib.suppress(AttributeError, OSError):  # it is not connected, or not any more
+    with contextlib.suppress(AttributeError, OSError):  # it is not connected, or no longer
         connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
 
 
 def take_the_rest(broker: Address, histories: Path, received: set[int]) -> None:
-    """Take what is left in the queue, as one more client that writes down what it does.
+    """Take the remaining messages, as one more client with a history.
 
-    A member that was away comes back once more, and closes its connections then; raises what was
-    wrong with the last one when the time is up.
+    A member that was away joins once more, and closes its connections then.  Raises the error of
+    the
+    last connection when the time is up.
     """
     until = time.monotonic() + REST_S
     with contextlib.closing(history(histories, "last")) as mine:

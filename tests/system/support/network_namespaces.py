@@ -1,13 +1,12 @@
-"""Members in network namespaces of their own, with a real network between them that can be cut.
+"""Members in their own network namespaces, with a real network between them that can be cut.
 
 Each member gets a namespace with an interface for each network; a bridge joins those of one
-network.  Clients come in over the
-member's own loopback, where a broker lets its default user in, through a `Window`.  One
-direction between two members is cut by telling the sender a hardware address for the other that
-nobody has: its packets leave and reach nobody, as with a packet filter that drops them, and no
-packet filter need be installed.  A whole member is cut off by taking its interfaces down.
+network.  Clients connect over the member's own loopback, where a broker admits its default user,
+through a `Window`.  To cut one direction between two members, the sender is given an unused
+hardware address for the other: its packets leave and reach nobody, as if a packet filter dropped
+them, but none need be installed.  To cut off a whole member, its interfaces are taken down.
 
-All this needs the right to make namespaces; `why_not` says what is missing.
+This needs the right to create namespaces; `why_not` says what is missing.
 """
 
 from __future__ import annotations
@@ -36,13 +35,14 @@ CLONE_NEWNET = 0x40000000
 
 
 def run(*words: str) -> None:
-    """Run one command of iproute2.  Raises CalledProcessError, with what it said in `stderr`."""
+    """Run one command of iproute2.  Raises CalledProcessError, with its error output in
+    `stderr`."""
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=30)
 
 
 @cache
 def why_not() -> str:
-    """Return why namespaces cannot be used here, "" when they can.  Tries, and cleans up."""
+    """Return why namespaces cannot be used here, "" if they can.  Tries, and cleans up."""
     try:
         with Network(1):
             return ""
@@ -53,18 +53,18 @@ def why_not() -> str:
 
 
 class Network:
-    """One network or two, each a bridge, and so many namespaces on them.
+    """One network or two, each a bridge, with this many namespaces on them.
 
-    Gone when the block is left.
+    Removed at the end of the block.
     """
 
     def __init__(self, size: int, networks: int = 1) -> None:
-        # Not the number of this process: a run that was aborted may have left those of another one.
+        # Not this process's number: an aborted run may have left those of another process.
         tag = secrets.token_hex(4)
         self.size = size
         self.nets = range(networks)
         self.spaces = [f"qpid-{tag}-{place}" for place in range(size)]
-        # In a namespace too: this machine's own packet filter must have no say here.
+        # In a namespace too, so that the machine's own packet filter does not apply.
         self._switch = f"qpid-{tag}-switch"
 
     def __enter__(self) -> Network:
@@ -102,8 +102,8 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """Remove everything.  Safe when some of it was never made."""
-        for space in [*self.spaces, self._switch]:  # interfaces go with their namespace
+        """Remove everything.  Safe if parts of it were never made."""
+        for space in [*self.spaces, self._switch]:  # interfaces are removed with their namespace
             _try("netns", "delete", space)
 
     def cut(self, source: int, target: int, net: int = 0) -> None:
@@ -114,7 +114,7 @@ class Network:
         )  # fmt: skip
 
     def mend(self, source: int, target: int, net: int = 0) -> None:
-        """Undo `cut`: the address is asked for again."""
+        """Undo `cut`: the address is looked up again."""
         words = ["neighbour", "delete", host(target, net), "dev", _cable(net)]
         run("-n", self.spaces[source], *words)
 
@@ -129,7 +129,7 @@ class Network:
         self.mend(other, one, net)
 
     def pull(self, place: int, net: int = 0) -> None:
-        """Pull a member's cable: nobody reaches it, and it sees that."""
+        """Pull a member's cable: nobody reaches it, and it notices that."""
         run("-n", self._switch, "link", "set", _end(place, net), "down")
 
     def plug(self, place: int, net: int = 0) -> None:
@@ -157,10 +157,11 @@ def host(place: int, net: int = 0) -> str:
 
 
 class Window:
-    """A port on this side, behind which is the client port on the loopback of a namespace.
+    """A port on this side that leads to the client port on the loopback of a namespace.
 
-    A socket stays where it was made: the door is made here, and what the window's thread dials is
-    made in the namespace that the thread has gone into.
+    A socket stays where it was created: the listening socket is created here, and the window's
+    thread
+    dials from inside the namespace, which it has entered.
     """
 
     def __init__(self, space: str) -> None:
@@ -174,14 +175,14 @@ class Window:
         self.address = Address(HOST, self._door.getsockname()[1])
 
     def open(self) -> None:
-        """Begin.  Raises OSError when the namespace cannot be gone into."""
+        """Start.  Raises OSError if the namespace cannot be entered."""
         self._thread.start()
         self._ready.wait()
         if self._failed:
             raise self._failed[0]
 
     def close(self) -> None:
-        """End; connections through the window end too."""
+        """Stop; connections through the window end too."""
         if self._thread.is_alive() and self._loop is not None:
             self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join(30.0)
@@ -206,7 +207,7 @@ class Window:
 
 
 def _enter(space: Path) -> None:
-    """Take this thread, and only this one, into a network namespace."""
+    """Move this thread, and only this one, into a network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)  # os.setns comes with Python 3.12
     with space.open() as handle:
         if libc.setns(handle.fileno(), CLONE_NEWNET):
@@ -215,7 +216,7 @@ def _enter(space: Path) -> None:
 
 
 class SpacedBroker(BrokerProcess):
-    """A broker in a namespace of its own."""
+    """A broker in its own namespace."""
 
     def __init__(self, root: Path, place: int, network: Network) -> None:
         label = f"broker-{place + 1}"
@@ -246,7 +247,7 @@ class SpacedBroker(BrokerProcess):
 
 
 class SpacedCluster(LocalCluster):
-    """A `LocalCluster` whose members have nothing in common but the network."""
+    """A `LocalCluster` whose members share nothing but the network."""
 
     def __init__(self, root: Path, size: int = 3, networks: int = 1) -> None:
         super().__init__(root, size, "spaced")
@@ -265,7 +266,7 @@ class SpacedCluster(LocalCluster):
         return self
 
     def close(self) -> None:
-        """Kill what still runs, then remove the network."""
+        """Kill all remaining processes, then remove the network."""
         super().close()
         for member in self._spaced:
             member.window.close()

@@ -1,8 +1,8 @@
 """A broker of the next release: `python -m tests.system.support.next_release OPTIONS OF QPIDD`.
 
-It executes one version of the machine more than this release, and from that version on every purge
-is refused.  Until then it does what this release does.  It also reads one version of the ring's
-frames more.
+It executes one more version of the machine than this release, in which every purge is refused.
+Until that version is in force it behaves as this release.  It also reads one more version of the
+ring's frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEXT_WIRE_VERSION = WIRE_VERSION + 1
 
 def main() -> None:
     """Run the broker."""
-    version.MACHINE_VERSION = NEXT_VERSION  # before anything else reads it
+    version.MACHINE_VERSION = NEXT_VERSION  # before any other module reads it
     connections = importlib.import_module("broker.machine.handlers.connections")
     machines = importlib.import_module("broker.machine.machine")
     refusals = importlib.import_module("broker.machine.requests.refusals")

@@ -1,5 +1,6 @@
-"""A server of PostgreSQL of a test's own: in a directory of its own, at a Unix socket there, and at
-a port of this machine where a relay is to come between."""
+"""A PostgreSQL server for one test: in its own directory, at a Unix socket there, and also at a
+port
+of this machine if a relay must come between."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from pathlib import Path
 from tools.demo.local_cluster import HOST
 
 USERS = ("postgres", "nobody")
-"""It refuses to run as root: then it runs as one of these."""
+"""It refuses to run as root: then it runs as one of these users."""
 START_S = 60.0
 PORT = 5432
-"""By which it names its socket where it has no other."""
+"""The port that names its socket if it has no other."""
 USER, PASSWORD = "qpidd", "geheim"
 
 
 def programs() -> Path | None:
-    """Return the directory of PostgreSQL's programs; None: it is not installed."""
+    """Return the directory of PostgreSQL's programs, or None if it is not installed."""
     found = shutil.which("initdb")
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     places = [*([Path(found).resolve().parent] if found else []), *versions]
@@ -46,16 +47,16 @@ class PostgresServer:
             shutil.chown(home, self._as_user)
 
     def url(self, password: str = PASSWORD) -> str:
-        """Return where it is reached."""
+        """Return its URL."""
         return f"postgresql://{USER}:{password}@/postgres?host={self.home}"
 
     @staticmethod
     def url_at(place: str) -> str:
-        """Return where it is reached at this "host:port"."""
+        """Return its URL at this "host:port"."""
         return f"postgresql://{USER}:{PASSWORD}@{place}/postgres"
 
     def create(self) -> None:
-        """Make its files."""
+        """Create its files."""
         words = self.home / "words"
         words.write_text(PASSWORD + "\n")  # standard input may be another user's
         self._run(
@@ -87,7 +88,7 @@ class PostgresServer:
         ).returncode
 
     def stop(self) -> None:
-        """Stop it at once, as a machine that is switched off does."""
+        """Stop it at once, as if the machine were switched off."""
         if self._process is not None:
             self.let_go()
             self._process.send_signal(signal.SIGQUIT)
@@ -95,18 +96,18 @@ class PostgresServer:
             self._process = None
 
     def hold(self) -> None:
-        """Have all its processes stand still: connections stay, and nothing answers."""
+        """Stop all its processes: connections stay, and nothing answers."""
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
 
     def let_go(self) -> None:
-        """Have them go on."""
+        """Let them continue."""
         for pid in self._pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def _pids(self) -> list[int]:
-        """The server's own first, so that it starts no other one meanwhile."""
+        """The server's own process first, so that it starts no other meanwhile."""
         assert self._process is not None
         pid = self._process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -121,7 +122,7 @@ class PostgresServer:
 
 @contextlib.contextmanager
 def running(bin_dir: Path, port: int = 0) -> Iterator[PostgresServer]:
-    """Run one until the block ends, then remove it."""
+    """Run a server until the block ends, then remove it."""
     with tempfile.TemporaryDirectory(prefix="pg-") as home:
         server = PostgresServer(Path(home), bin_dir, port)
         server.create()

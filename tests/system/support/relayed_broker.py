@@ -2,10 +2,10 @@
 
     python -m tests.system.support.relayed_broker 127.0.0.1:1=127.0.0.1:2[,...] OPTIONS OF QPIDD
 
-A member tells the others the address at which it listens, so a relay in between must sit where the
-others dial.  The sockets of this process connect to the second address of a pair where they are
-told the first, and so does the bare connection by which a broken link asks whether anybody listens
-there: nothing gets around the relay.  Nothing else of the broker changes.
+A member tells the others the address at which it listens, so a relay must be placed where the
+others dial.  The sockets of this process connect to the second address of a pair instead of the
+first, and so does the bare connection by which a broken link checks for a listener: nothing
+bypasses the relay.  Nothing else of the broker changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _probe = link_monitor.probe
 
 
 class DetouredSocket(zmq.Socket[bytes]):
-    """A socket that connects by the detours.  Where it listens is as it is told."""
+    """A socket that connects through the detours.  It listens where it is told."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class DetouredSocket(zmq.Socket[bytes]):
         return super().connect(_detours.get(addr, addr))
 
     def disconnect(self, addr: str | bytes) -> None:
-        """Give up the connection that was made for the address."""
+        """Give up the connection made for the address."""
         known = addr if isinstance(addr, str) else addr.decode()
         super().disconnect(_detours.get(known, addr))
 
@@ -50,7 +50,7 @@ async def detoured_probe(host: str, port: int) -> str:
 
 
 def main() -> None:
-    """Take the detours off the command line and run the broker with the rest."""
+    """Take the detours from the command line and run the broker with the rest."""
     for pair in sys.argv.pop(1).split(","):
         address, _, relay = pair.partition("=")
         _detours[f"tcp://{address}"] = f"tcp://{relay}"

@@ -1,7 +1,7 @@
-"""Disks of members that can be filled and frozen: a file system in a file for each data directory.
+"""Disks for members that can be filled and frozen: for each data directory a file system in a file.
 
-All this needs the right to mount; `why_not` says what is missing. The mounts are this process's and
-its children's alone, so that none is left when it is killed.
+This needs the right to mount; `why_not` says what is missing.  The mounts belong to this process
+and its children, so that none is left when it is killed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _CLONE_NEWNS = 0x20000  # of unshare(2), which Python has from 3.12 on
 
 
 def run(*words: str | Path) -> None:
-    """Run one command.  Raises CalledProcessError, with what it said in `stderr`."""
+    """Run one command.  Raises CalledProcessError, with its error output in `stderr`."""
     subprocess.run([str(word) for word in words], check=True, capture_output=True, timeout=60)
 
 
 @cache
 def keep_mounts_private() -> None:
-    """Have mounts of this thread's own, and of what it starts.  Raises OSError."""
+    """Keep the mounts of this thread, and of the processes it starts, private.  Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
@@ -40,7 +40,7 @@ def keep_mounts_private() -> None:
 
 @cache
 def why_not() -> str:
-    """Return why such disks cannot be had here, "" when they can.  Tries, and cleans up."""
+    """Return why such disks cannot be used here, "" if they can.  Tries, and cleans up."""
     try:
         keep_mounts_private()
         with tempfile.TemporaryDirectory() as name:
@@ -57,7 +57,7 @@ def why_not() -> str:
 
 
 class SmallDisk:
-    """An ext4 file system of its own, mounted at a directory."""
+    """A separate ext4 file system, mounted at a directory."""
 
     def __init__(self, path: Path, size_mib: int) -> None:
         self.path = path
@@ -71,12 +71,12 @@ class SmallDisk:
         (path / "lost+found").rmdir()
 
     def free_bytes(self) -> int:
-        """Return what a process may still write."""
+        """Return the space that a process may still write."""
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take all the space but so much, as another process on the machine would."""
+        """Take all space except this much, as another process on the machine would."""
         step = STEP_BYTES
         with (self.path / BALLAST).open("ab") as ballast:
             while (more := min(step, self.free_bytes() - leave_bytes)) > 0:
@@ -89,39 +89,39 @@ class SmallDisk:
                 ballast.seek(0, os.SEEK_END)
 
     def relieve(self) -> None:
-        """Give back what `fill` took."""
+        """Free the space that `fill` took."""
         (self.path / BALLAST).unlink(missing_ok=True)
 
     def freeze(self) -> None:
-        """Let every write wait, as behind a controller that does not answer."""
+        """Make every write wait, as behind a controller that does not answer."""
         if not self.frozen:
             run("fsfreeze", "-f", self.path)
             self.frozen = True
 
     def thaw(self) -> None:
-        """Let the writes go on."""
+        """Let the writes continue."""
         if self.frozen:
             run("fsfreeze", "-u", self.path)
             self.frozen = False
 
     def become_read_only(self) -> None:
-        """What ext4 does by itself at an error of the device: open files, too, take nothing."""
+        """Do as ext4 at an error of the device: refuse writes, also to open files."""
         run("mount", "-o", "remount,abort", self.path)
 
     def vanish(self) -> None:
-        """Its files are at their names no more, though who has them open can go on."""
+        """Remove its files from their names; processes that have them open can continue."""
         run("umount", "-l", self.path)
 
     def mend(self) -> None:
-        """Repair what is on it, and mount it again."""
+        """Repair the file system and mount it again."""
         with contextlib.suppress(subprocess.CalledProcessError):
             run("umount", self.path)
         with contextlib.suppress(subprocess.CalledProcessError):
-            run("fsck.ext4", "-p", self._image)  # whose code says that it repaired something
+            run("fsck.ext4", "-p", self._image)  # a non-zero code says that it repaired something
         run("mount", "-o", "loop", self._image, self.path)
 
     def close(self) -> None:
-        """Give everything up; what was on it is gone."""
+        """Remove the file system with its contents."""
         with contextlib.suppress(subprocess.CalledProcessError):
             self.thaw()
             run("umount", "-l", self.path)
@@ -130,8 +130,9 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def mounted(paths: Sequence[Path], size_mib: int = 64) -> Iterator[list[SmallDisk]]:
-    """A disk at each of the paths, which are empty directories or nothing yet; skips the test where
-    there can be none."""
+    """A disk at each of the paths, which are empty directories or do not exist; skips the test if
+    disks
+    cannot be made."""
     if paths and (lacking := why_not()):
         pytest.skip(f"no disks of their own: {lacking}")
     disks: list[SmallDisk] = []

@@ -3,17 +3,16 @@
     python -m tests.system.support.soak --minutes 30 [--seed N]
 
 Half of the time three members with data, then two and an arbitrator.  Real brokers, joined through
-a seeded relay (tests/system/support/tcp_relay.py), serve publishers and a consumer, which write
-down what they do.  Every few seconds something befalls the brokers, for a while; then all is
-healed, dead members are started again, and all must serve together within a generous time.  In the
-end, every message whose publish was confirmed must have been received, and qpid-cluster-verify must
-find the members' logs consistent, and in them all that clients were told.  Prints what it does, and
-the verdict in the last line.
+a seeded relay (tests/system/support/tcp_relay.py), serve publishers and a consumer, which record
+histories.  Every few seconds a fault is injected for a while; then all is healed, dead members are
+restarted, and all must serve together within a generous time.  In the end every confirmed message
+must have been received, and qpid-cluster-verify must find the members' logs consistent with each
+other and with the clients' histories.  Prints each step, and the verdict in the last line.
 
 Disks are filled and frozen where this process may mount file systems; else it says that it may not.
 
-Exit status: 0 all held; 1 something did not (the logs are kept, and the line says where); 2 the
-logs could not be judged.
+Exit status: 0 all held; 1 something did not (the logs are kept, and the last line says where); 2
+the logs could not be judged.
 """
 
 from __future__ import annotations
@@ -43,25 +42,25 @@ from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster
 MEMBERS = {"three": 3, "two and an arbitrator": 2}
 DISK_MIB = 512
 TOGETHER_S = 120.0
-"""How long the members may take to serve together again: far more than they need."""
+"""How long the members may take to serve together again: far longer than they need."""
 QUIET_S = (0.2, 2.0)
 ILL_S = (0.2, 5.0)
 SLOW_S = 0.05
 CONFUSED = 0.1
-"""This share of the frames comes twice, or behind later ones."""
+"""The share of frames that are repeated, or overtaken by later ones."""
 GOOD_REASONS = (Exit.LATE_DISK, Exit.FULL)
-"""What a member may end with by itself here: a slow or full disk is the machine's affair."""
+"""Exit codes with which a member may end by itself here: for a slow or full disk."""
 CLIENTS = "clients"
-"""Where the histories of clients are, below the logs of the cluster."""
+"""The directory of clients' histories, below the logs of the cluster."""
 BURNERS = 4
 STORM = 4
-"""How often a member is killed and started again in a storm of rejoins."""
+"""How often a member is killed and restarted in a storm of rejoins."""
 TWICE = 0.3
-"""How often a second evil comes upon the first."""
+"""The share of rounds with a second fault during the first."""
 
 
 class Hardship:
-    """What can happen to a cluster, drawn from a seed."""
+    """The faults of a cluster, drawn from a seed."""
 
     def __init__(self, cluster: RelayedCluster, disks: Sequence[SmallDisk], seed: int) -> None:
         self._cluster, self._disks = cluster, disks
@@ -70,7 +69,7 @@ class Hardship:
         self._chance = random.Random(seed)
         self._stopped: list[BrokerProcess] = []
         self._ended: set[str] = set()
-        """Who was ended by us, by label: who else is dead has ended by itself."""
+        """The members that we ended, by label: any other dead member has ended by itself."""
         self.befell: Counter[str] = Counter()
         self.evils: dict[str, Callable[[int], None]] = {
             "kill": self._kill,
@@ -94,7 +93,7 @@ class Hardship:
             self.evils["kill arbitrator"] = lambda _: self._kill_arbitrator()
 
     def round(self) -> None:
-        """One or two evils, a while of them, and the way back.  Raises ClusterTrouble."""
+        """Inject one or two faults, wait, and heal.  Raises ClusterTrouble."""
         chance = self._chance
         time.sleep(chance.uniform(*QUIET_S))
         for _ in range(1 + (chance.random() < TWICE)):
@@ -107,14 +106,14 @@ class Hardship:
         self.heal()
 
     def heal(self) -> None:
-        """Undo all, start who is dead, and wait until all serve together."""
+        """Undo all faults, restart dead members, and wait until all serve together."""
         self._relay.heal()
         for disk in self._disks:
             disk.thaw()
             disk.relieve()
         for member in self._cluster.members:
             if member.label in self._ended and member.alive:
-                member.kill()  # it was killed already: only its end was to come
+                member.kill()  # it was killed already, but may still be ending
         for member in self._stopped:
             if member.alive:
                 member.signal(signal.SIGCONT)
@@ -150,7 +149,7 @@ class Hardship:
         broker = self._cluster[member]
         ill = self._disks and (self._disks[member].frozen or not self._disks[member].free_bytes())
         if not broker.alive or broker in self._stopped or ill:
-            return  # who is stopped cannot hear it, and who has no disk cannot end in order
+            return  # a stopped member cannot handle it, one without a disk cannot stop cleanly
         code = broker.terminate(TOGETHER_S)
         self._ended.add(broker.label)
         if code != Exit.OK:
@@ -171,7 +170,7 @@ class Hardship:
             time.sleep(self._chance.uniform(*ILL_S))
 
     def _rejoin(self, member: int) -> None:
-        """Kill a member and start it again, as often as it takes to meet it in every stage."""
+        """Kill a member and restart it, often enough to hit every stage of its join."""
         broker = self._cluster[member]
         for _ in range(STORM):
             self._kill(member)
@@ -191,7 +190,7 @@ class Hardship:
 
 
 def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]:
-    """Run rounds for so long; what did not hold, in sentences.  The logs are under `root`."""
+    """Run rounds for this time; return what did not hold, in sentences.  Logs are below `root`."""
     trouble: list[str] = []
     size = MEMBERS[arrangement]
     cluster = RelayedCluster(root, size, "hardship", seed=seed, arbitrator=size == 2)
@@ -219,7 +218,7 @@ def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]
             trouble.append(f"in round {rounds}: {type(problem).__name__}: {problem}")
         finally:
             cluster.close()
-            for place in places:  # their file systems go
+            for place in places:  # their file systems are removed
                 shutil.copytree(place / LOG_DIR, root / "logs" / place.name)
         befell = ", ".join(f"{name} {count}" for name, count in sorted(hardship.befell.items()))
         print(
@@ -233,16 +232,16 @@ def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]
 
 
 def missing(cluster: LocalCluster, load: Load, histories: Path) -> list[str]:
-    """Take what is left in the queue; what was confirmed and never came."""
+    """Take the remaining messages; return the confirmed ones that never arrived."""
     take_the_rest(cluster[0].address, histories, load.received)
     lost = sorted(load.confirmed - load.received)
     if not lost:
         return []
-    return [f"{len(lost)} confirmed messages never came, the first is number {lost[0]}"]
+    return [f"{len(lost)} confirmed messages never arrived, the first is number {lost[0]}"]
 
 
 def check(root: Path) -> int:
-    """Run qpid-cluster-verify over the logs of all members and clients; its exit status."""
+    """Run qpid-cluster-verify over all logs of members and clients; return its exit status."""
     return subprocess.run([*command("qpid-cluster-verify"), str(root)], check=False).returncode
 
 
@@ -252,7 +251,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=1, help="draws what happens, and to whom")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and their victims")
     parser.add_argument("--only", choices=MEMBERS, help="one arrangement of members")
     parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
     arguments = parser.parse_args()

@@ -1,13 +1,13 @@
-"""Run three members at a steady rate on a machine whose processors are all taken.
+"""Run three members at a steady rate on a machine whose processors are all busy.
 
     python -m tests.system.support.stress --minutes 60 [--rate 1000]
 
-As many processes as the machine has processors do nothing but count, at the brokers' own priority,
-while a load generator publishes and consumes.  Every change of a member's view after the clients
-began is printed with what the log says of its cause; then the members' logs are checked.
+One process for each processor does nothing but count, at the brokers' own priority, while a load
+generator publishes and consumes.  Every change of a member's view after the clients began is
+printed with the cause in its log; then the members' logs are checked.
 
 Exit status: 0 no view changed and the logs are consistent; 1 views changed (read the causes: a
-cause that is true is no defect) or the logs are not consistent; 2 there was nothing to judge.
+change with a true cause is no defect) or the logs are not consistent; 2 there was nothing to judge.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tools.cli.signals import ended_by
 from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster, command
 
 CAUSES = (" view ", "out of the view", "ran all the time", "gives up", "this process came")
-"""What a log says about views, and about processors that were away."""
+"""Parts of the log lines about views, and about a process without processor time."""
 CLIENTS = 3
-"""So many producers, and as many consumers."""
+"""The number of producers, and of consumers."""
 BODY_BYTES = 256
 
 
 def lines(member: BrokerProcess) -> list[str]:
-    """All that this member has said so far."""
+    """All lines of this member's log so far."""
     return member.log_path.read_text("utf-8", errors="replace").splitlines()
 
 
 def load(cluster: LocalCluster, rate: float, seconds: float) -> dict[str, object]:
-    """Publish and consume at `rate` messages a second; what the generator measured.
+    """Publish and consume at `rate` messages a second; return the generator's measurements.
 
     Raises `ClusterTrouble` if a client lost its broker.
     """
@@ -63,7 +63,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=1000.0, help="messages a second, of all")
+    parser.add_argument("--rate", type=float, default=1000.0, help="messages a second, in total")
     parser.add_argument("--burners", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="stress-"))

@@ -1,20 +1,20 @@
-"""A relay between the members of a cluster: where frames are held, cut off or late.
+"""A relay between the members of a cluster that holds, cuts or delays frames.
 
-Every ordered pair of members has a listening port of its own here, so each direction can be ill by
-itself: what member a sends to b travels over the route (a, b) only.  A route is open; held (bytes
-wait and arrive when it opens again, as behind a packet filter, where TCP sends them anew); slow
-(every piece waits for a random time, so that routes overtake each other); or confused: whole frames
-arrive twice, or late, behind others that were sent after them.  TCP does neither, but the ring
-promises to bear it, so the relay reads the framing of ZMTP 3 (RFC 23): after the greeting each
-frame says its length.  That needs connections without keys, which would notice.  `sever` resets the
-connections of a route, and what was under way is lost.
+Every ordered pair of members has its own listening port here, so each direction can fail by itself:
+data from member a to b travel only over the route (a, b).  A route is open; held (bytes wait and
+arrive when it opens again, as behind a packet filter, where TCP resends them); slow (every piece
+waits for a random time, so that routes overtake each other); or confused: whole frames arrive
+twice, or late, behind others that were sent after them.  TCP does neither, but the ring promises to
+tolerate it, so the relay reads the framing of ZMTP 3 (RFC 23), in which each frame after the
+greeting has its length.  That needs connections without keys, which would notice.  `sever` resets
+the connections of a route and loses the data under way.
 
 The relay accepts connections even while the member behind it is dead: a refusal would be evidence
-about that member which a network between them could not give.  So a member that dies behind it is
-found by its silence, as if its machine had died.
+about that member which a network in between could not give.  So a member that dies behind it is
+detected by its silence, as if its machine had died.
 
-The random times are seeded for each route; when bytes come is the operating system's affair, so a
-run is like another of its seed but not equal to it.
+The random times are seeded for each route; the operating system decides when bytes arrive, so two
+runs with one seed are similar but not equal.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ PIECE_BYTES = 64 * 1024
 GREETING_BYTES, GREETING_BEGINS = 64, b"\xff"
 LONG, COMMAND = 2, 4
 LATE_S = 0.05
-"""How late a confused frame is at most: some rotations of the token."""
+"""The longest delay of a confused frame: some rotations of the token."""
 ANSWER_S = 10.0
-"""How long the relay's own thread may take to do as it is told; it only sets variables."""
+"""How long the relay's thread may take to carry out a call; it only sets variables."""
 
 
 class Cutter:
-    """Cuts what a ZMTP 3 socket sends into whole frames, and says which are messages.
+    """Splits a ZMTP 3 socket's data into whole frames, and tells which are messages.
 
-    What does not begin like ZMTP 3 is handed on as it comes.
+    Data that do not begin like ZMTP 3 are passed on unchanged.
     """
 
     def __init__(self) -> None:
         self._rest = b""
         self._greeted = self._raw = False
-        self._seen = 0  # of the greeting
+        self._seen = 0  # bytes of the greeting
 
     def cut(self, piece: bytes) -> list[tuple[bytes, bool]]:
-        """Take some bytes; what is complete now, in order."""
+        """Take some bytes; return the frames complete now, in order."""
         if self._raw:
             return [(piece, False)]
         self._rest += piece
@@ -63,7 +63,8 @@ class Cutter:
             rest, self._rest = self._rest, b""
             return [(rest, False)] if rest else []
         if not self._greeted:
-            # Each side waits for the other's first bytes: the greeting must not wait to be whole.
+            # Each side waits for the other's first bytes, so the greeting must not wait until it is
+            # whole.
             self._greeted = len(self._rest) >= GREETING_BYTES
             self._seen, seen = min(len(self._rest), GREETING_BYTES), self._seen
             found.append((self._rest[seen : self._seen], False))
@@ -76,7 +77,8 @@ class Cutter:
         return found
 
     def _frame_bytes(self) -> int:
-        """The size of the frame that begins now, its head included; 0: too early to say."""
+        """The size of the frame that begins now, with its head; 0 if too few bytes are here to
+        say."""
         rest = self._rest
         if len(rest) < 2:
             return 0
@@ -86,10 +88,10 @@ class Cutter:
 
 
 class Route:
-    """What one member sends to another, over connections that the first one dials."""
+    """The data from one member to another, over connections that the first one dials."""
 
     def __init__(self, target: str, chance: random.Random, *, framed: bool = False) -> None:
-        """`framed`: what is dialled speaks ZMTP, and may be confused."""
+        """`framed`: the dialled address speaks ZMTP, so frames may be confused."""
         self.target = target
         self.delay_s = 0.0
         self.confused = 0.0
@@ -107,12 +109,12 @@ class Route:
         self._open.clear()
 
     def release(self) -> None:
-        """Let through what waited and what comes, at once."""
+        """Let waiting and new data through at once."""
         self.delay_s = self.confused = 0.0
         self._open.set()
 
     def sever(self) -> None:
-        """Reset all connections of the route; what they carried is lost."""
+        """Reset all connections of the route; data on them are lost."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -137,7 +139,7 @@ class Route:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
         except OSError:
-            pass  # nobody listens behind it: the member that dialled sees its connection end
+            pass  # nobody listens behind it: the dialling member sees its connection end
         finally:
             for end in ends:
                 self._writers.discard(end)
@@ -178,17 +180,17 @@ class Route:
 
 
 class Relay:
-    """All routes between members, in a thread of its own; its methods are called from another."""
+    """All routes between members, in its own thread; its methods are called from another."""
 
     def __init__(self, targets: Sequence[str], seed: int) -> None:
-        """`targets` are where the members really listen, "host:port"."""
+        """`targets` are the members' real addresses, "host:port"."""
         pairs = [(a, b) for a in range(len(targets)) for b in range(len(targets)) if a != b]
         self._loop = asyncio.new_event_loop()
         self._routes = {
             (a, b): Route(targets[b], random.Random(f"{seed} {a} {b}"), framed=True)
             for a, b in pairs
         }
-        # Listening from now on: a port that was merely free could be taken until we start.
+        # Listening from now on, as a merely free port could be taken before the start.
         self._doors = {pair: socket.create_server((HOST, 0)) for pair in pairs}
         self._servers: list[asyncio.Server] = []
         self._targets = tuple(targets)
@@ -232,37 +234,37 @@ class Relay:
             self._loop.call_soon_threadsafe(route.sever)
 
     def slow(self, member: int, delay_s: float) -> None:
-        """Make each piece to and from a member wait for up to `delay_s`."""
+        """Delay each piece to and from a member by up to `delay_s`."""
         for route in self._of(member):
             route.delay_s = delay_s
 
     def confuse(self, member: int, share: float) -> None:
-        """Let so large a share of the frames to and from a member come twice, or late."""
+        """Repeat or delay this share of the frames to and from a member."""
         for route in self._of(member):
             route.confused = share
 
     @property
     def doubled(self) -> int:
-        """How many frames came twice."""
+        """The number of repeated frames."""
         return sum(route.doubled for route in self._routes.values())
 
     @property
     def overtaken(self) -> int:
-        """How many frames came behind later ones."""
+        """The number of frames that were overtaken by later ones."""
         return sum(route.overtaken for route in self._routes.values())
 
     def heal(self) -> None:
-        """Open every route and let it be quick."""
+        """Open every route and end all delays."""
         for route in self._routes.values():
             self._loop.call_soon_threadsafe(route.release)
 
     @property
     def moved_bytes(self) -> int:
-        """How much went through: a relay that nobody uses shows nothing."""
+        """All bytes relayed: if there are none, a run shows nothing."""
         return sum(route.moved_bytes for route in self._routes.values())
 
     def moved(self, source: int, target: int) -> int:
-        """Return how many bytes went over one route."""
+        """Return the number of bytes relayed over one route."""
         return self._routes[source, target].moved_bytes
 
     def _of(self, member: int) -> Iterator[Route]:
@@ -317,7 +319,7 @@ class RelayedCluster(LocalCluster):
         return self
 
     def close(self) -> None:
-        """Kill what still runs, then end the relay."""
+        """Kill all remaining processes, then end the relay."""
         super().close()
         self.relay.__exit__(None, None, None)
 

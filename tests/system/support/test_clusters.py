@@ -1,4 +1,4 @@
-"""What the system tests lean on: they try again when they should, and leave evidence behind."""
+"""The system tests' own helpers: they retry when they should, and leave evidence behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_that_fails():
 
 
 def answers(*each: Exception | str) -> tuple[Callable[[], str], list[Exception | str]]:
-    """A way to connect that has these outcomes in turn, and those that are left."""
+    """A connect function with these outcomes in turn, and the outcomes not yet used."""
     left = list(each)
 
     def connect() -> str:
@@ -62,7 +62,7 @@ def answers(*each: Exception | str) -> tuple[Callable[[], str], list[Exception |
     return connect, left
 
 
-def test_who_is_told_to_try_again_does() -> None:
+def test_a_client_told_to_retry_does() -> None:
     connect, left = answers(REFUSED, ConnectionRefusedError(111, "Connection refused"), "open")
     assert admitted(connect) == "open"
     assert left == []
@@ -75,7 +75,7 @@ def test_another_refusal_is_final() -> None:
     assert left == ["open"]
 
 
-def test_a_refusal_that_lasts_is_raised() -> None:
+def test_a_lasting_refusal_is_raised() -> None:
     connect, left = answers(REFUSED, Exception("320 again"), "open")
     with pytest.raises(Exception, match="320 again"):
         admitted(connect, 0.05)
@@ -84,7 +84,7 @@ def test_a_refusal_that_lasts_is_raised() -> None:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a run of pytest prints of the sample, with the fixtures of this folder."""
+    """The output of pytest on the sample, with the fixtures of this folder."""
     folder = tmp_path_factory.mktemp("sample")
     sample = folder / "test_sample.py"
     sample.write_text(SAMPLE.replace("sys.argv[-1]", repr(str(folder))))
@@ -98,7 +98,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("process", ["failed-one", "fixture-one"])
-def test_what_the_processes_of_a_failed_test_said_is_in_its_report(told: str, process: str) -> None:
+def test_the_report_of_a_failed_test_has_its_processes_logs(told: str, process: str) -> None:
     assert f"log of {process} (exit code 0)" in told
     assert f"{process} said 149" in told
     assert f"{process} said 50\n" in told
@@ -111,15 +111,16 @@ def test_the_report_of_a_failed_test_says_how_busy_the_machine_was(told: str) ->
     assert "\nload " in told
 
 
-def test_nothing_is_told_of_tests_that_passed(told: str) -> None:
+def test_the_report_has_nothing_on_passed_tests(told: str) -> None:
     assert "passed-one said" not in told
 
 
-def test_a_load_hangs_up_where_nothing_is_answered_and_goes_elsewhere(
+def test_a_load_leaves_a_member_that_does_not_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By chance all publishers of a load were at the member that was cut off from the others, which
-    says nothing and is alive."""
+    """All publishers of a load may happen to be at the member that was cut off, which is alive but
+    sends
+    nothing."""
     monkeypatch.setattr("tests.system.support.load_clients.SILENCE_S", 0.3)
     with ToyCluster(3) as toy:
         toy.silent = {0, 1, 2}

@@ -1,7 +1,7 @@
 """One member of a real cluster within this process, and a record of the functions that it calls.
 
-The others are processes of their own, so whatever is recorded was called by this member: by its
-event loop or by one of its threads.
+The other members are processes of their own, so every recorded call is this member's: of its event
+loop or of one of its threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tools.demo.local_cluster import HOST, LocalCluster
 SETTLE_S = 30.0
 TRACED = ("vsync", "store", "broker")
 BY_THE_CLOCK = frozenset(("BrokerMember._beat", "ClientListener._sweep", "Observation._step"))
-"""What a member does every now and then, whatever comes."""
+"""Functions that a member calls now and then, whatever else happens."""
 
 
 class Recorder:
@@ -39,7 +39,7 @@ class Recorder:
         self.calls: list[Step] = []
         self.on = False
         self.leaves_out_beats = False
-        """On a slow machine there is one in the middle of anything."""
+        """Functions that on a slow machine may be called in the middle of anything."""
         self._beating: dict[int, CodeType] = {}  # by thread
         self._known: dict[CodeType, Step | None] = {}
 
@@ -69,7 +69,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Threads that start within are recorded as well."""
+        """Record, also in threads that are started within the block."""
         threading.setprofile(self._called)
         sys.setprofile(self._called)
         try:
@@ -79,7 +79,7 @@ class Recorder:
             threading.setprofile(None)
 
     def take(self) -> list[Step]:
-        """What was called since the last look."""
+        """Return the calls since the last look."""
         calls, self.calls = self.calls, []
         return calls
 
@@ -105,7 +105,7 @@ class Client:
             await client._writer.wait_closed()
 
     async def call(self, data: bytes, until: str) -> ServerMethod:
-        """Send, and read until a method of this name came."""
+        """Send, and read until a method of this name arrives."""
         self._writer.write(data)
         received = b""
         while True:
@@ -118,7 +118,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def member_of(cluster: LocalCluster) -> AsyncIterator[None]:
-    """The first member of the cluster runs here."""
+    """The cluster's first member, run here."""
     words = cluster[0].arguments
     options = broker_options(dict(zip((w[2:] for w in words[::2]), words[1::2], strict=True)))
     loop = asyncio.get_running_loop()
@@ -141,10 +141,11 @@ async def member_of(cluster: LocalCluster) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def _collector_as_it_was() -> Iterator[None]:
-    """A member sets its process's garbage collector for good; here other tests follow in it.
+    """Restore the garbage collector, which a member sets for the rest of its process.
 
-    `tests/properties/test_backlog.py` collects twice: a watch that was left put what the first
-    collection found alive aside if that took long, as on a slow machine.
+    `tests/properties/test_backlog.py` collects twice: with a member's watch left installed, the
+    first
+    collection set its survivors aside if it took long, as on a slow machine.
     """
     watches, thresholds = list(gc.callbacks), gc.get_threshold()
     try:
@@ -156,7 +157,7 @@ def _collector_as_it_was() -> Iterator[None]:
 
 
 async def serves(cluster: LocalCluster, size: int) -> None:
-    """Wait until the first member serves, in a view of so many."""
+    """Wait until the first member serves, in a view of this size."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         with contextlib.suppress(ManagementError):

@@ -1,4 +1,4 @@
-"""A cluster that is to notice nothing of what happens beside it."""
+"""A cluster that must notice nothing of the events beside it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 
 def events(members: Sequence[BrokerProcess], what: str) -> list[int]:
-    """How many lines of each log tell of this."""
+    """The number of lines about this in each log."""
     return [member.log_path.read_text(encoding="utf-8").count(what) for member in members]
 
 
 def pauses(members: Sequence[BrokerProcess]) -> list[int]:
-    """How often each said that it stood still, and not for a long piece of work of its own."""
+    """How often each reported a stall that was not a long piece of its own work."""
     late, worked = events(members, " ms late, having"), events(members, "a long piece of work: ")
     return [one - own for one, own in zip(late, worked, strict=True)]
 
 
 class Undisturbed:
-    """Nobody who runs when the block begins notices what happens in it.
+    """No member that runs when the block begins notices what happens in it.
 
-    A view may change while a member says that it stood still itself: that is the machine's doing.
+    A view may change if a member reports that it stood still itself: that is the machine's doing.
     """
 
     def __init__(self, cluster: LocalCluster) -> None:

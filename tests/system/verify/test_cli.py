@@ -1,4 +1,4 @@
-"""qpid-cluster-verify as a command: text, JSON, exit codes, and what it needs."""
+"""qpid-cluster-verify as a command: text, JSON, exit codes, and its requirements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestVerdicts:
     @pytest.mark.parametrize("master", [[], ["--master", "local[2]"]])
     def test_consistent(self, tmp_path: Path, master: list[str]) -> None:
-        """Without Spark, as there is little, and with it."""
+        """Small logs need no Spark; the result with Spark is the same."""
         good_history().write(tmp_path)
         result = run(str(tmp_path), *master)
         assert result.exit_code == 0
@@ -71,7 +71,7 @@ class TestVerdicts:
         assert (promise, member, position) in named
         assert {f["title"] for f in document["findings"]} == {"same state everywhere"}
 
-    def test_a_check_that_breaks_gives_no_verdict(
+    def test_an_error_in_the_check_gives_no_verdict(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(*_: object) -> None:
@@ -107,9 +107,7 @@ class TestVerdicts:
         assert {file.parent.parent.name[-1] for file in files} == {"a", "b", "c"}
         exported = pyarrow.dataset.dataset(export, partitioning="hive").to_table(["file", "kind"])
         held = {Path(file).name for file in exported["file"].to_pylist()}
-        assert held == {
-            path.name for path in logs.rglob("*.qml")
-        }  # the ones that nobody closed, too
+        assert held == {path.name for path in logs.rglob("*.qml")}  # unclosed ones, too
         again = run("--json", "--since", str(point), str(logs))
         assert again.exit_code == 0, again.output
         one, two = (json.loads(result.stdout)["counts"] for result in (first, again))
@@ -135,7 +133,7 @@ def test_usage() -> None:
         assert promise in text
 
 
-class TestWhatItNeeds:
+class TestRequirements:
     def test_without_pyspark_the_extra_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,7 +1,7 @@
-"""Clients' histories against members' logs: faults of either side, and what is no fault.
+"""Clients' histories against members' logs: faults of either side, and correct behaviour.
 
-All faults are in one history, each with clients and queues of its own, and are then looked up one
-by one.  The rules run here without Spark, in several bins.
+One history has all faults, each with its own clients and queues, and they are looked up one by one.
+The rules run here without Spark, in several bins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
 
 
-# What is as it should be
+# Correct behaviour
 
 
 def send_four(pair: ClientPair) -> None:
@@ -39,7 +39,7 @@ def send_four(pair: ClientPair) -> None:
 
 
 def be_refused_and_unroutable(pair: ClientPair) -> None:
-    """A refused publish is in no queue, and an unroutable one nowhere."""
+    """A refused publish is in no queue, an unroutable one nowhere."""
     pair.writer.published(5, pair.body("too much"))
     pair.servers.publish(pair.body("too much"), 5, pair.queue)
     pair.servers.without_last(Op.ENQUEUED)
@@ -55,7 +55,7 @@ def be_refused_and_unroutable(pair: ClientPair) -> None:
 
 
 def lose_the_connection(pair: ClientPair) -> None:
-    """Of two publishes without an answer one is there; it is sent again and doubled."""
+    """Of two publishes without a reply one is there; it is sent again and doubled."""
     for number, text in enumerate(("there", "gone"), 1):
         pair.writer.published(number, pair.body(text))
     pair.servers.publish(pair.body("there"), 1, pair.queue)
@@ -64,7 +64,7 @@ def lose_the_connection(pair: ClientPair) -> None:
 
 
 def send_again_by_number(pair: ClientPair) -> None:
-    """The same, but the publisher numbers its messages: nothing is doubled."""
+    """The same, but the publisher numbers its messages: none is doubled."""
     for number, text in enumerate(("there", "gone", "nowhere"), 1):
         pair.writer.published(number, pair.body(text))
     pair.servers.publish(pair.body("there"), 1, pair.queue)
@@ -82,7 +82,7 @@ def send_again_by_number(pair: ClientPair) -> None:
 
 
 def send_again_by_key(pair: ClientPair) -> None:
-    """The same with a key: the queue knows it, another one does not, and each delivers it once."""
+    """The same with a key: the queue knows it, another does not, and each delivers it once."""
     other = pair.servers.queue(f"second of {pair.name}")
     (there,) = pair.publish("there", pair.queue)
     pair.writer.published(5, pair.body("there"))
@@ -100,12 +100,12 @@ def send_again_by_key(pair: ClientPair) -> None:
 
 
 def redeliver_flagged(pair: ClientPair) -> None:
-    """A returned message is delivered again, flagged."""
+    """A returned message is redelivered, flagged."""
     pair.send_twice("twice")
 
 
 def consume_without_history(pair: ClientPair) -> None:
-    """A client that keeps no history publishes, and another one consumes."""
+    """A client without a history publishes, and another consumes."""
     body = pair.body("same bytes")
     pair.servers.publish(body, 1, pair.queue)
     (message,) = pair.servers.publish(body, 1, pair.queue)
@@ -133,7 +133,7 @@ def lose_all_members(pair: ClientPair) -> None:
 
 
 def begin_with_a_full_queue(pair: ClientPair) -> None:
-    """The body of messages that are older than the logs is not known."""
+    """The bodies of messages older than the logs are unknown."""
     (message,) = pair.servers.publish(pair.body("older"), 1, pair.queue)
     pair.servers.without_last(Op.ENQUEUED)
     pair.servers.without_last(Op.PUBLISHED)
@@ -142,8 +142,9 @@ def begin_with_a_full_queue(pair: ClientPair) -> None:
 
 
 def lose_what_is_held(pair: ClientPair) -> None:
-    """As a connection breaks, what was acked is settled, or comes back; so does what was not acked.
-    What nobody acks is settled as it is written.
+    """When a connection breaks, an acked message is settled or returns; so does an unacked one.
+    With no
+    acks a message is settled as it is written.
     """
     held = [
         message
@@ -161,7 +162,7 @@ def lose_what_is_held(pair: ClientPair) -> None:
 
 
 def hold_what_others_ack(pair: ClientPair) -> None:
-    """One that holds a message loses its connection; the next one acks it, or keeps no history."""
+    """A holder loses its connection; the next one acks the message, or keeps no history."""
     for text in ("held", "taken by somebody"):
         (message,) = pair.publish(text, pair.queue)
         pair.servers.deliver(message)
@@ -201,7 +202,7 @@ def confirm_under_another_number(pair: ClientPair) -> None:
 
 
 def confirm_two_of_which_one_is_there(pair: ClientPair) -> None:
-    """Two clients send the same; one message comes of it."""
+    """Two clients send the same bytes; only one becomes a message."""
     for one in (pair.writer, pair.clients.client("other", pair.name)):
         one.published(9, pair.body("same"))
         one.confirmed(9)
@@ -209,27 +210,27 @@ def confirm_two_of_which_one_is_there(pair: ClientPair) -> None:
 
 
 def forget_a_publish(pair: ClientPair) -> None:
-    """A message that was confirmed vanishes from all logs."""
+    """A confirmed message is missing from all logs."""
     pair.publish("forgotten", pair.queue)
     pair.servers.without_last(Op.ENQUEUED)
     pair.servers.without_last(Op.PUBLISHED)
 
 
 def confirm_a_number_that_stands_for_nothing(pair: ClientPair) -> None:
-    """A publish is answered as one that came again, and nobody published it before."""
+    """A publish is answered as a repeat, and nobody published it before."""
     pair.writer.published(9, pair.body("first"))
     pair.servers.again(pair.body("first"), 9, 999_999)
     pair.writer.confirmed(9)
 
 
 def forget_an_entry(pair: ClientPair) -> None:
-    """A message that was confirmed never entered a queue."""
+    """A confirmed message never entered a queue."""
     pair.publish("forgotten", pair.queue)
     pair.servers.without_last(Op.ENQUEUED)
 
 
 def lose_the_way(pair: ClientPair) -> None:
-    """A publish to a queue that is there reached none, and its client was not told."""
+    """A publish to an existing queue reached none, and its client was not told."""
     pair.send("this client is where the queue is")
     pair.publish("nobody asked whether it is routed")
 
@@ -243,18 +244,18 @@ def lose_the_way_beside_another(pair: ClientPair) -> None:
 
 
 def keep_silent_about_a_confirm(pair: ClientPair) -> None:
-    """A publish was confirmed, and no member recorded that it did so."""
+    """A publish was confirmed, and no member recorded the confirm."""
     pair.publish("kept silent about", pair.queue)
     pair.servers.confirms.pop()
 
 
 def enter_another_queue(pair: ClientPair) -> None:
-    """What was for one queue is in another."""
+    """A message for one queue is in another."""
     pair.publish("elsewhere", pair.servers.queue("another"))
 
 
 def double_a_publish(pair: ClientPair) -> None:
-    """What was sent once is there twice."""
+    """A message sent once is there twice."""
     pair.publish("doubled", pair.queue)
     pair.servers.publish(pair.body("doubled"), 1, pair.queue)
 
@@ -273,24 +274,24 @@ def call_unroutable_what_is_there(pair: ClientPair) -> None:
 
 
 def receive_what_nobody_sent(pair: ClientPair) -> None:
-    """A client has a message that no member logged."""
+    """A client received a message that no member logged."""
     pair.receive("from nowhere")
 
 
 def receive_what_nobody_delivered(pair: ClientPair) -> None:
-    """A client has a message that is still in the queue."""
+    """A client received a message that is still in the queue."""
     pair.publish("not yet", pair.queue)
     pair.receive("not yet")
 
 
 def receive_again_what_was_acked(pair: ClientPair) -> None:
-    """A message that was acked and settled comes back, though no member logged the delivery."""
+    """An acked and settled message is received again, though no member logged the delivery."""
     pair.send("acked")
     pair.receive("acked", redelivered=True)
 
 
 def receive_twice_unflagged(pair: ClientPair) -> None:
-    """What was acked comes again as if it were new."""
+    """An acked message is received again as if it were new."""
     pair.send("acked")
     pair.receive("acked")
 
@@ -328,12 +329,12 @@ def receive_from_another_queue(pair: ClientPair) -> None:
 
 
 def end_twice(pair: ClientPair) -> None:
-    """What was confirmed and settled expires as well."""
+    """A confirmed and settled message expires as well."""
     pair.servers.drop(pair.send("two ends"))
 
 
 def settle_what_was_held(pair: ClientPair) -> None:
-    """A client had acked one of two as its connection broke; members say that it had both."""
+    """A client had acked one of two when its connection broke; members say that it acked both."""
     for text in ("acked", "held"):
         (message,) = pair.publish(text, pair.queue)
         pair.servers.deliver(message)
@@ -374,7 +375,7 @@ FAULTS: dict[Callable[[ClientPair], None], tuple[str, str]] = {
 
 @cache
 def everything() -> ClientReport:
-    """Return what is found with all cases in one history."""
+    """Return the findings with all cases in one history."""
     servers, clients = Servers(), Clients()
     for scenario in (*CORRECT, *FAULTS):
         scenario(ClientPair(scenario.__name__, servers, clients))
@@ -393,7 +394,7 @@ def test_each_fault_is_named(fault: Callable[[ClientPair], None]) -> None:
     assert ", body " in found[0].what
 
 
-def test_nothing_else_is_accused() -> None:
+def test_nothing_else_is_found() -> None:
     findings = everything().findings
     named = [fault.__name__ for fault in FAULTS]
     assert len(findings) == len(FAULTS)
@@ -401,7 +402,7 @@ def test_nothing_else_is_accused() -> None:
         assert any(name in finding.what or name == finding.queue for name in named), finding
 
 
-def test_bins_make_no_difference() -> None:
+def test_bins_do_not_change_the_findings() -> None:
     servers, clients = Servers(), Clients()
     for scenario in (*CORRECT, *FAULTS):
         scenario(ClientPair(scenario.__name__, servers, clients))
@@ -416,7 +417,7 @@ def test_bins_make_no_difference() -> None:
 def test_an_ordinary_body_breaks_no_rule(
     extent: HistoryExtent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So nothing else is found, or counted, when each of them is looked at."""
+    """So the check finds and counts nothing more when it looks at each of them."""
     servers, clients = Servers(), Clients()
     for scenario in (*CORRECT, *FAULTS):
         scenario(ClientPair(scenario.__name__, servers, clients))
@@ -437,14 +438,14 @@ def test_an_ordinary_body_breaks_no_rule(
     assert left_out == [4, 0]  # of send_four
 
 
-def test_what_members_may_have_confirmed_is_no_fault() -> None:
-    """A member writes to clients before it records that it did, and may be killed in between."""
+def test_an_unrecorded_confirm_of_a_killed_member_is_no_fault() -> None:
+    """A member writes to clients before it records that, and may be killed in between."""
     servers, clients = Servers(), Clients()
     pair = ClientPair("killed", servers, clients)
     keep_silent_about_a_confirm(pair)
     assert check_all(servers, clients, ALL._replace(confirms=False)).findings == []
     assert [one.property for one in check_all(servers, clients).findings] == ["G9"]
-    servers.confirms.append(servers.rows[-1].position)  # of who was killed, this is as good
+    servers.confirms.append(servers.rows[-1].position)  # for a killed member this is equivalent
     assert check_all(servers, clients).findings == []
 
 
@@ -455,7 +456,7 @@ def test_a_name_in_several_virtual_hosts_is_not_one_queue() -> None:
 
 
 def test_a_client_may_be_in_a_virtual_host_without_queues() -> None:
-    """Its history does not say where it is, and members' logs name virtual hosts of queues only."""
+    """Its history does not name it, and members' logs name virtual hosts of queues only."""
     servers, clients = Servers(), Clients()
     ClientPair("shared", servers, clients).send("one that reached the queue")
     stranger = clients.client("stranger", "shared")
@@ -465,7 +466,7 @@ def test_a_client_may_be_in_a_virtual_host_without_queues() -> None:
     assert check_all(servers, clients).findings == []
 
 
-def test_what_was_looked_at_is_counted() -> None:
+def test_checked_operations_are_counted() -> None:
     report = everything()
     counts = report.counts
     assert counts.operations > counts.published + counts.confirmed + counts.received > 70
@@ -478,7 +479,7 @@ def test_what_was_looked_at_is_counted() -> None:
 
 
 def test_incomplete_logs() -> None:
-    """What a client did before they begin and after they end is not looked up."""
+    """Operations before their begin and after their end are not looked up."""
     servers, clients = Servers(), Clients()
     early, late, between = (
         ClientPair(name, servers, clients) for name in ("early", "late", "between")
@@ -505,9 +506,10 @@ def test_incomplete_logs() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_several_clients_received_is_looked_up_where_the_logs_surely_reach(told: bool) -> None:
+def test_a_message_of_several_receivers_is_judged_where_logs_reach(told: bool) -> None:
     """Simulated seed 8900001: a flag was lost on the way to a second client, before the end of the
-    logs; nobody who received it was judged, as they were two.
+    logs;
+    with two receivers, neither was judged.
     """
     servers, clients = Servers(), Clients()
     pair = ClientPair("shared", servers, clients)
@@ -527,7 +529,7 @@ def test_what_several_clients_received_is_looked_up_where_the_logs_surely_reach(
     assert [one.property for one in findings] == (["G11"] if told else [])
 
 
-def test_what_came_again_may_have_come_first_before_the_logs_begin() -> None:
+def test_a_repeat_may_follow_a_publish_before_the_logs_begin() -> None:
     servers, clients = Servers(), Clients()
     pair = ClientPair("work", servers, clients)
     pair.send("found")
@@ -544,7 +546,7 @@ def test_what_came_again_may_have_come_first_before_the_logs_begin() -> None:
     assert "publish 5 was confirmed, but entered no queue" in found.what
 
 
-def test_where_everything_ended() -> None:
+def test_the_outcome_of_every_message_is_counted() -> None:
     servers, clients = Servers(), Clients()
     pair = ClientPair("work", servers, clients)
     held = [pair.publish(text, pair.queue)[0] for text in ("drop", "purge", "stay", "die", "ack")]

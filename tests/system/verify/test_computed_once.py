@@ -1,4 +1,4 @@
-"""Few logs, small ones and large ones: rows here or kept by Spark, and the same verdict."""
+"""Small logs checked in this process and large ones with Spark give the same verdict."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ OF_LARGE = {
     "spark.sql.codegen.factoryMode": "CODEGEN_ONLY",
     "spark.sql.shuffle.partitions": "3",
 }
-"""What a session of large logs has, where that of small ones has _FOR_LITTLE."""
+"""A property of a session of large logs, in place of which that of small ones has _FOR_LITTLE."""
 ROWS = 350_000  # of each of three members
 MEMORY_MAX = 1200 << 20
-"""What a check may hold at most without Spark; with it, Java alone may take 2 GB."""
+"""The most memory of a check without Spark; with it, Java alone may take 2 GB."""
 _CHECK = """
 import resource, sys
 from pathlib import Path
@@ -49,7 +49,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 
 
 class Frame:
-    """What is asked of a frame."""
+    """The questions about a frame."""
 
     def __init__(self, rows: object) -> None:
         self.rows = rows
@@ -69,7 +69,7 @@ class Frame:
 
 
 def did(rows: object, *, little: bool = True) -> list[str]:
-    """Return what is done with a frame of these rows."""
+    """Return what is done with a frame of this many rows."""
     frame = Frame(rows)
     with computed_once(InSpark(cast("Any", frame)), little=little) as given:
         if isinstance(given, Here):
@@ -80,7 +80,7 @@ def did(rows: object, *, little: bool = True) -> list[str]:
     return frame.did
 
 
-def test_the_driver_takes_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_takes_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.table({"n": [1, 2, 3]})
     assert did(rows) == ["taken"]
     assert did(rows, little=False) == ["kept", "let go"]
@@ -89,7 +89,7 @@ def test_the_driver_takes_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_rows_than_spark_lets_a_driver_take() -> None:
-    """Few bytes of logs may be so many: the check of many queues ended without a verdict."""
+    """Few bytes of logs may be this many rows: a check of many queues once gave no verdict."""
     too_many = RuntimeError("5.3 MiB is bigger than spark.driver.maxResultSize (2.0 MiB)")
     assert did(too_many) == ["kept", "let go"]
 
@@ -166,7 +166,7 @@ def test_small_and_large_logs_are_judged_alike(
 
 
 def _peak(logs: Path) -> int:
-    """Return the bytes that a check of these logs holds at most, in a process of its own."""
+    """Return the peak memory of a check of these logs, in its own process."""
     done = subprocess.run(
         [sys.executable, "-c", _CHECK, str(logs)], check=True, capture_output=True, text=True
     )
@@ -175,8 +175,8 @@ def _peak(logs: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ru_maxrss has another unit")
-def test_the_most_that_is_checked_without_spark_fits(tmp_path: Path) -> None:
-    """What is held grows with rows, by which it is decided who checks."""
+def test_the_largest_check_without_spark_fits_into_memory(tmp_path: Path) -> None:
+    """The memory grows with rows, by whose number it is decided who checks."""
     write_logs(tmp_path / "little", 1000, seed=1)
     write_logs(tmp_path / "more", ROWS, seed=1)
     rows = count_rows(find_segments([tmp_path / "more"]))

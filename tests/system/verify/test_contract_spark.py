@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 @pytest.fixture(autouse=True)
 def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is not the point."""
+    """Skip fsync, as the disk is not the subject."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -38,8 +38,8 @@ def test_every_check_examines_a_correct_history(tmp_path: Path) -> None:
     rows = {one.check: one.rows for one in report.checks}
     assert rows.pop("durable at a majority") > 0
     assert rows.pop("votes") == 0  # these machines never disagreed
-    assert rows.pop("who is active") == 0  # and all took clients
-    assert rows.pop("who leads") == 0  # each from a store of its own
+    assert rows.pop("who is active") == 0  # all took clients
+    assert rows.pop("who leads") == 0  # each has its own store
     not_in_it = {"C1 repeats", "H3 expiry", "H3 groups", "H3 kept groups"}
     assert {check for check, count in rows.items() if not count} <= not_in_it
     assert not any("second model" in note for note in report.notes)

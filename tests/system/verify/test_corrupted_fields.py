@@ -1,10 +1,10 @@
-"""The check against generated corruptions: each field and each record of a member's log, changed.
+"""Generated corruptions of member logs: each field and each record of one log is changed.
 
-A corruption that the check finds must be named: the member, or the place.  One that it cannot find
-is in UNSEEN or PARTLY with the reason, and the test fails when it is found after all, so that the
-list, which docs/reference/memberlog-blind-spots.md repeats, stays true.  A new field or kind of
-record is corrupted automatically; the test fails until the check finds it or the list has the
-reason.
+A finding must name the member or the place.  Corruptions that the check cannot find are in UNSEEN
+or
+PARTLY with the reason; the test fails if one is found after all, so that the list, which
+docs/reference/memberlog-blind-spots.md repeats, stays true.  A new field or kind of record is
+corrupted automatically; the test fails until the check finds that or the list has the reason.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 SEED = 20_261_121
-SAMPLE = 8  # corruptions that go through Spark in the everyday run
-SLOW_SAMPLE = 24  # in the slow one; a whole check takes seconds, so all of them only when asked for
+SAMPLE = 8  # corruptions checked with Spark in the everyday run
+SLOW_SAMPLE = 24  # in the slow one; a check takes seconds, so all only on request
 ALL = "ALL_LIES" in os.environ
 SEGMENT_BYTES = 1800  # a and b write two segments, the incarnations of c one each
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "memberlog-blind-spots.md"
@@ -52,7 +52,7 @@ CRASHED = "in the last segment of an incarnation that did not stop in order"
 
 ELSEWHERE = (Queues, Readers, Checkpoint, Client, Lease)
 """Corrupted in tests/unit/verify/contract/test_corrupted_moves.py (each field of a move), in
-test_clients.py, and in tests/unit/verify/checks/test_leases.py: here nobody shares a store."""
+test_clients.py, and in tests/unit/verify/checks/test_leases.py: here no store is shared."""
 
 # By key: never seen.
 UNSEEN: dict[str, str] = {
@@ -91,7 +91,7 @@ UNSEEN: dict[str, str] = {
     "Active after Snapshot": ORDER,
 }
 
-# By key: seen at some places and not at others, and why not there.
+# By key: seen at some places only, and why not at others.
 PARTLY: dict[str, str] = {
     "Batch.session +1": BLOB,
     "Batch.blob_no +1": BLOB,
@@ -113,14 +113,14 @@ PARTLY: dict[str, str] = {
 def logs(tmp_path_factory: pytest.TempPathFactory) -> CorruptibleLogs:
     """Logs of a short correct history."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)  # the disk is not the point
+        patch.setattr(os, "fsync", lambda _: None)  # the disk is not the subject
         return CorruptibleLogs(good_history(3), tmp_path_factory.mktemp("stage"), SEGMENT_BYTES)
 
 
 @pytest.fixture(scope="module")
 def unproven(logs: CorruptibleLogs) -> dict[str, list[FieldCorruption]]:
-    """By key, the corruptions that only Spark can find, if at all; what is found before must be
-    named.
+    """By key, the corruptions that only Spark could find; earlier findings must name the member or
+    the place.
     """
     assert logs.uncorrupted() == []
     left: dict[str, list[FieldCorruption]] = defaultdict(list)
@@ -137,7 +137,7 @@ def unproven(logs: CorruptibleLogs) -> dict[str, list[FieldCorruption]]:
 
 
 def seen(logs: CorruptibleLogs, corruption: FieldCorruption) -> bool:
-    """Whether the full check finds a corruption; it must then be named."""
+    """Whether the full check finds a corruption; the finding must name it."""
     try:
         found: list[Finding] = verify(shared_session(), logs.write(corruption)).findings
     except BadInput:
@@ -147,7 +147,7 @@ def seen(logs: CorruptibleLogs, corruption: FieldCorruption) -> bool:
 
 
 def unexpected(logs: CorruptibleLogs, corruptions: list[FieldCorruption]) -> Iterator[str]:
-    """Yield what contradicts the lists."""
+    """Yield the contradictions to the lists."""
     for corruption in corruptions:
         if corruption.key in UNSEEN and seen(logs, corruption):
             yield f"{corruption} is seen after all: take it off the list"
@@ -193,7 +193,7 @@ def test_each_kind_of_corruption(
 
 
 @pytest.mark.slow
-def test_what_is_partly_seen_is_not_always_seen(
+def test_partly_seen_corruptions_are_not_always_seen(
     logs: CorruptibleLogs, unproven: dict[str, list[FieldCorruption]]
 ) -> None:
     keys = sorted(PARTLY) if ALL else random.Random(SEED).sample(sorted(PARTLY), 4)

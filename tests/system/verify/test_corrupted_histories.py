@@ -1,8 +1,8 @@
 """Generated corruptions of each operation in a client's history: which are found, and which cannot
 be.
 
-The survivors are in docs/reference/memberlog-blind-spots.md with the reason; a corruption that is
-not in this list must be found, and one that is must not be.
+docs/reference/memberlog-blind-spots.md lists the latter with the reason; all others must be found,
+and those in the list must not be.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def truth(pair: ClientPair) -> None:
 
 
 def change_first(session: Session, did: ClientOp, operator: Operator) -> bool:
-    """Change the first operation of this kind in the session; False: there is none."""
+    """Change the first operation of this kind in the session; False if there is none."""
     operations = list(CLIENT_ROW.iter_unpack(bytes(session.ops)))
     for place, operation in enumerate(operations):
         if operation[0] & ~REDELIVERED == did:
@@ -66,7 +66,7 @@ def change_first(session: Session, did: ClientOp, operator: Operator) -> bool:
 
 
 def corruptions() -> Iterator[tuple[str, ClientOp, Operator]]:
-    """Yield every corruption; the flag is meaningful in RECEIVED only."""
+    """Yield every corruption; the flag has a meaning in RECEIVED only."""
     for did in ClientOp:
         for name, operator in OPERATORS.items():
             if name != "flag negated" or did is ClientOp.RECEIVED:
@@ -75,8 +75,9 @@ def corruptions() -> Iterator[tuple[str, ClientOp, Operator]]:
 
 @cache
 def found() -> frozenset[str]:
-    """Return the corruptions that are found when all are in one history, each with a pair of its
-    own.
+    """Return the corruptions that are found when one history has all of them, each with its own
+    pair of
+    clients.
     """
     servers, clients = Servers(), Clients()
     truth(ClientPair("the truth", servers, clients))

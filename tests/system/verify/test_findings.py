@@ -1,7 +1,7 @@
-"""The check against corrupted logs: each corruption gives the right finding.
+"""Corrupted logs: the check must report the right finding for each corruption.
 
-A checker that never fails proves nothing, so each case states which promise must be reported, for
-which member, and at which position.
+A checker that never fails proves nothing, so each case states the broken promise, the member and
+the position that must be reported.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def spark() -> SparkSession:
 
 
 def has(report: Report, promise: str, member: str, position: int) -> bool:
-    """Whether exactly that was found."""
+    """Whether exactly this was found."""
     return any(
         (found.property, found.member, found.position) == (promise, member, position)
         for found in report.findings
     )
 
 
-# The other corruptions are found without Spark, see test_segments.
+# Other corruptions are found without Spark, see test_segments.
 CORRUPTIONS = [
     *ACROSS_MEMBERS,
     *(swap_two_batches, apply_a_batch_twice, miss_a_view, second_primary_in_one_epoch),
@@ -90,7 +90,7 @@ def test_each_broken_promise_is_named(
     assert not any(found.property == "LOG" for found in report.findings)
 
 
-def test_of_each_gap_the_first_confirm_is_named(spark: SparkSession) -> None:
+def test_the_first_confirm_of_each_gap_is_named(spark: SparkSession) -> None:
     confirms = [("b", 7, [3, 9, 10]), ("c", 7, [8]), ("b", 6, [4]), ("a", 7, [20])]
     table = spark.createDataFrame(confirms, "member string, kind int, positions array<bigint>")
     gaps = [
@@ -166,8 +166,8 @@ class TestDamage:
             for found in report.findings
         )
 
-    def test_numbers_that_no_log_comes_near(self, spark: SparkSession, tmp_path: Path) -> None:
-        """The check ended with an error about some integer, and named no file."""
+    def test_impossibly_large_numbers(self, spark: SparkSession, tmp_path: Path) -> None:
+        """Once the check ended with an error about some integer, and named no file."""
         maker = good_history()
         expected = []
         for kind in (Batch, ConfirmRecord, Durable, Active, Stop):
@@ -207,15 +207,15 @@ class TestDamage:
         paths[1].unlink()
         (tmp_path / "x").mkdir()
         changed = paths[0].read_bytes()
-        changed = changed[:-1] + bytes([changed[-1] ^ 1])  # else it is a copy
+        changed = changed[:-1] + bytes([changed[-1] ^ 1])  # otherwise it is a copy
         (tmp_path / "x" / paths[0].name).write_bytes(changed)
         report = verify(spark, [tmp_path])
         found_in_log = [found.what for found in report.findings if found.property == "LOG"]
         assert any("segment 1 is missing" in what for what in found_in_log)
         assert any("both claim to be segment 0" in what for what in found_in_log)
 
-    def test_a_log_that_was_collected_twice(self, spark: SparkSession, tmp_path: Path) -> None:
-        """The same again, as it was sooner, and compressed: each is read once."""
+    def test_a_log_collected_twice(self, spark: SparkSession, tmp_path: Path) -> None:
+        """The same logs again, an earlier state, and a compressed one: each is read once."""
         good_history().write(tmp_path, segment_bytes=1500)
         paths = sorted((tmp_path / "a").iterdir())
         alone = verify(spark, [tmp_path])

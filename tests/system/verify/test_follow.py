@@ -57,7 +57,7 @@ def test_a_correct_history_is_followed_to_its_end(tmp_path: Path) -> None:
     shown = [(lag.member, lag.incarnation) for lag in seen[-1].progress.lags if lag.live]
     assert shown == [("a", 1), ("b", 1), ("c", 2)]  # c was restarted meanwhile
     document = seen[-1].as_document()
-    # The last records may come after the look that saw the last batch; all others were read.
+    # The last records may arrive after the look that saw the last batch; all others were read.
     written = sum(path.stat().st_size for path in logs.rglob("*.qml"))
     assert seen[-1].unread_bytes < written / 4
     assert document["newest"] == document["verified"] == maker.history.position
@@ -79,7 +79,7 @@ def test_a_divergence_is_reported_while_the_members_go_on(tmp_path: Path) -> Non
 
 
 def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path: Path) -> None:
-    """What was read is counted in bytes of the log, whatever file holds them, or held them."""
+    """Progress is counted in bytes of the log, whichever file holds, or held, them."""
     maker = good_history()
     writers = LiveWriters(maker, tmp_path, 700)
     found: list[Finding] = []
@@ -101,7 +101,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
                     if after
                     else []
                 )
-                if ends and min(ends) <= read:  # the one after it is being read
+                if ends and min(ends) <= read:  # the next one is being read
                     path.unlink()
                     deleted += 1
                 elif path.suffix == SUFFIX:
@@ -113,14 +113,14 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
     assert packed > 3
 
 
-def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not a directory"):
         list(follow([tmp_path / "none"], lambda: True))
 
 
 @pytest.mark.slow
 def test_the_command_reports_findings_and_ends_with_the_verdict(tmp_path: Path) -> None:
-    """A script reads what it writes, and stops it as Ctrl-C does."""
+    """A script reads its output, and stops it as Ctrl-C does."""
     logs = tmp_path / "logs"
     maker = good_history()
     promise, member, position = change_an_outcome(maker)

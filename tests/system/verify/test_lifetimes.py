@@ -1,4 +1,4 @@
-"""Incarnations compared with each other, in histories of real faults: there must be no finding."""
+"""Incarnations compared with each other, in histories with real faults: no finding is right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def findings_of(maker: LogMaker, directory: Path) -> list[Finding]:
 def given_a_state_on_the_way(given: bool) -> LogMaker:
     """b and c miss a primary; c also missed the end of the one before, and receives a state.
 
-    The oracle's seed 215: the state that c received is before the base of the primary that it then
+    The oracle's seed 215: the state that c received ends before the base of the primary that it
+    then
     enters, because more of the missed primary's items were decided on the way into that one.
     """
     maker = LogMaker()
@@ -37,7 +38,7 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
     maker.leave(A, B)
     maker.view(2, A, B)
     maker.activate(A, B)
-    activation = maker.logs[B].pop()  # b never gets so far as to be active in it
+    activation = maker.logs[B].pop()  # b is never active in it
     maker.logs[B].pop()
     h = maker.history
     if given:
@@ -57,13 +58,13 @@ def test_a_member_with_a_transferred_state_did_not_move_together(tmp_path: Path)
     assert findings_of(given_a_state_on_the_way(True), tmp_path) == []
 
 
-def test_without_a_transfer_what_is_missing_is_a_finding(tmp_path: Path) -> None:
+def test_without_a_transfer_missing_items_are_a_finding(tmp_path: Path) -> None:
     found = findings_of(given_a_state_on_the_way(False), tmp_path)
     assert "G2" in {f.property for f in found if f.member == "c"}
 
 
-def test_a_segment_may_end_while_a_member_takes_what_its_primary_ordered(tmp_path: Path) -> None:
-    """Seed 8730034 of the broker stack: allowed in one segment, and in two it was a finding."""
+def test_a_segment_may_end_amid_a_primarys_items(tmp_path: Path) -> None:
+    """Seed 8730034 of the broker stack: correct in one segment, once a finding in two."""
     maker = LogMaker()
     for incarnation in (A, B, C):
         maker.start(incarnation)
@@ -73,7 +74,7 @@ def test_a_segment_may_end_while_a_member_takes_what_its_primary_ordered(tmp_pat
     maker.leave(A, B)
     maker.view(2, A, B, C)
     maker.activate(A, B, C, fresh=(C,))
-    maker.logs[C].pop()  # it is not so far yet
+    maker.logs[C].pop()  # it is not that far yet
     maker.traffic(4, A, B)
     ordered = [record for record in maker.logs[A] if isinstance(record, Batch)]
     maker.logs[C] += [Decided(2), *ordered]
@@ -89,7 +90,7 @@ def test_a_segment_may_end_while_a_member_takes_what_its_primary_ordered(tmp_pat
     assert "G7" in {one.property for one in found if one.member == "c"}
 
 
-def test_a_member_that_was_in_another_view_between_did_not_move_together(tmp_path: Path) -> None:
+def test_a_member_with_a_view_in_between_did_not_move_together(tmp_path: Path) -> None:
     maker = given_a_state_on_the_way(True)
     i = at(maker, C, ViewSeen, 1)
     maker.logs[C][i] = ViewSeen(1, "a", False, (A, B, C))

@@ -1,5 +1,5 @@
-"""The check on Spark clusters of several processes, and of several machines, which have of our code
-only what is sent to them."""
+"""The check on Spark clusters of several processes, and of several machines, which have none of our
+code but what is sent to them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUN = (
 
 
 @pytest.mark.skipif(not why_not(), reason="three machines, below, are more than three processes")
-def test_two_workers_check_what_was_sent_to_them(tmp_path: Path) -> None:
+def test_two_workers_run_the_code_sent_to_them(tmp_path: Path) -> None:
     maker = good_history()
     promise, member, position = change_an_outcome(maker)
     maker.write(tmp_path / "logs", 1500)

@@ -1,6 +1,6 @@
-"""The page of the check in a real browser: 3 and 9 members, an hour and a month, light and dark.
+"""The check's page in a real browser: 3 and 9 members, an hour and a month, light and dark.
 
-Skipped, with the reason, where no Chromium is (Debian: `apt-get install chromium-headless-shell`).
+Skipped, with the reason, without a Chromium (Debian: `apt-get install chromium-headless-shell`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OVERLAPS = """[...document.querySelectorAll("svg")].flatMap((svg) => {
       && box.top < bar.bottom - 3 && bar.top < box.bottom - 3);
   }).map((one) => one.textContent);
 })"""
-"""Labels that lie on a bar, or are cut off at the edge of their picture."""
+"""Labels that overlap a bar, or are cut off at the edge of their picture."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (360, True)])
-def test_it_can_be_read(
+def test_the_page_is_readable(
     started: Browser, tmp_path: Path, name: str, width: int, *, dark: bool
 ) -> None:
     file = tmp_path / "page.html"
@@ -80,7 +80,7 @@ def test_it_can_be_read(
     assert background == ("rgb(20, 24, 30)" if dark else "rgb(255, 255, 255)")
 
 
-def test_it_prints(started: Browser, tmp_path: Path) -> None:
+def test_the_page_can_be_printed(started: Browser, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     write(example(3, 1), file)
     started.open(file.as_uri())

@@ -1,7 +1,7 @@
-"""Following live logs, without Spark: what is new in files, and the progress of members.
+"""Following live logs, without Spark: new data in files, and the progress of members.
 
 Members write at different paces, rotate, crash and return; a reader must neither report what it has
-not read yet, nor read anything twice.
+not read yet nor read anything twice.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reader:
         self.progress.take(saved or [])
 
     def poll(self) -> bool:
-        """Take what is new; False when there was nothing."""
+        """Read new data; False if there were none."""
         rows = [row for part in self.logs.advance() for row in part]
         if rows:
             self.progress.take(row for row in rows if row.kind in CONTROL_KINDS)
@@ -65,7 +65,7 @@ class Reader:
         return bool(rows)
 
     def held(self) -> int:
-        """Return how much is held, but for what of the last positions."""
+        """Return how much is held, except for the last positions."""
         ends = [log.parser.ends for log in self.logs.read.values() if log.parser is not None]
         return len(pickle.dumps((vars(self.progress), ends)))
 
@@ -77,7 +77,7 @@ class Reader:
 
 
 def records(rows: list[Row]) -> list[tuple[object, ...]]:
-    """Return the records among rows, without what depends on how they were read."""
+    """Return the records among rows, without fields that depend on how they were read."""
     kept = [
         (r.member, r.incarnation, r.lsn, r.kind, r.last, r.chain, r.names)
         for r in rows
@@ -109,7 +109,7 @@ def test_any_pace_gives_the_same_rows_and_no_finding(tmp_path: Path, seed: int) 
 
 
 def test_voters_may_change_while_they_are_followed(tmp_path: Path) -> None:
-    """The command that changed them was read long after the beginning of its log."""
+    """The command that changed them is read long after the beginning of its log."""
     maker = LogMaker()
     for incarnation in (A, B, C):
         maker.start(incarnation)
@@ -138,7 +138,7 @@ SLOW = [pytest.mark.slow, pytest.mark.turns(11)]
 
 @pytest.mark.parametrize("corrupt", WITHIN_INCARNATIONS, ids=lambda corrupt: corrupt.__name__)
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=SLOW) for n in (0, 2))])
-def test_what_needs_no_spark_is_reported_while_it_is_written(
+def test_findings_without_spark_are_reported_while_logs_grow(
     tmp_path: Path, corrupt: Corruption, seed: int
 ) -> None:
     random = Random(seed)
@@ -212,7 +212,7 @@ def test_closed_segments_may_be_compressed_meanwhile(tmp_path: Path) -> None:
     assert reader.progress.verified() == maker.history.position
 
 
-def test_what_was_read_may_be_deleted_by_retention(tmp_path: Path) -> None:
+def test_retention_may_delete_segments_that_were_read(tmp_path: Path) -> None:
     maker = good_history(12)
     writers = LiveWriters(maker, tmp_path, 500)
     reader = Reader(tmp_path)
@@ -233,7 +233,7 @@ def test_what_was_read_may_be_deleted_by_retention(tmp_path: Path) -> None:
 
 
 def test_a_new_incarnation_of_a_member_is_followed(tmp_path: Path) -> None:
-    """The old one ends anywhere; the verified position goes on with the remaining members."""
+    """The old one ends anywhere; the verified position continues with the remaining members."""
     maker = good_history()
     writers = LiveWriters(maker, tmp_path)
     reader = Reader(tmp_path)
@@ -251,8 +251,8 @@ def test_a_new_incarnation_of_a_member_is_followed(tmp_path: Path) -> None:
     assert reader.progress.verified() == maker.history.position
 
 
-def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
-    """A follower that lags must report it."""
+def test_unread_bytes_are_counted(tmp_path: Path) -> None:
+    """A lagging follower must report that."""
     maker = good_history()
     maker.write(tmp_path, 900)
     sizes = sum(path.stat().st_size for path in tmp_path.rglob("*.qml"))
@@ -270,7 +270,7 @@ def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_difference_is_reported_once_and_the_next_one_too() -> None:
-    """Looks overlap, and what follows a difference differs too."""
+    """Looks overlap, and positions after a difference differ too."""
     progress = ClusterProgress()
     polls = [[10, 20], [10, 20], [20], [], [90], [90], [90]]
     found = [
@@ -297,8 +297,8 @@ def test_a_segment_that_was_deleted_before_it_was_read_is_reported(tmp_path: Pat
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_what_its_member_dropped_before_it_was_read_is_no_hole(tmp_path: Path, noted: bool) -> None:
-    """It is told: as where a log begins behind what was dropped."""
+def test_segments_dropped_by_their_member_are_no_gap(tmp_path: Path, noted: bool) -> None:
+    """It is reported: as a log that begins behind dropped segments."""
     maker = good_history()
     writers = LiveWriters(maker, tmp_path, 300)
     writers.step(9)
@@ -347,7 +347,7 @@ def test_logs_of_another_cluster_are_refused(tmp_path: Path) -> None:
         Reader(tmp_path / "one", tmp_path / "two").to_the_end()
 
 
-def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.1.000000.qml").write_bytes(b"this is a letter to my aunt" * 9)
     (tmp_path / "a.1.000001.qml").write_bytes(b"and so is this")
     with pytest.raises(BadInput, match="not a member log"):
@@ -401,7 +401,7 @@ def test_following_continues_from_a_saved_checkpoint(tmp_path: Path, kept: int) 
     assert not {row.file for row in reader.rows} & {str(path) for path in paths}
 
 
-def test_a_record_may_be_longer_than_what_is_read_at_once(
+def test_a_record_may_be_longer_than_one_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets, "STRETCH_BYTES", 64)  # every record is longer
@@ -413,7 +413,7 @@ def test_a_record_may_be_longer_than_what_is_read_at_once(
     assert reader.progress.verified() == maker.history.position
 
 
-def test_an_end_is_held_against_a_segment_that_was_read_in_parts(
+def test_an_end_is_checked_against_a_segment_read_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets, "STRETCH_BYTES", 300)
@@ -444,7 +444,7 @@ def test_whole_records_are_found_by_their_lengths() -> None:
     assert whole_records(b"", first=True) == 0
 
 
-def test_what_is_held_grows_with_views_and_not_with_traffic(tmp_path: Path) -> None:
+def test_memory_grows_with_views_and_not_with_traffic(tmp_path: Path) -> None:
     """A day of traffic in one view holds no more than its first minutes."""
     held: list[int] = []
     for rounds in (40, 400):
@@ -469,8 +469,9 @@ Lengths = dict[tuple[str, int], int]
 
 
 def history_of_views(views: int) -> tuple[LogMaker, list[Lengths]]:
-    """Return a history in which c is lost at each second view, and comes back as a new incarnation;
-    and how long the logs were after each view.
+    """Return a history in which c is lost at each second view and returns as a new incarnation; and
+    the
+    lengths of the logs after each view.
     """
     maker, lengths = LogMaker(), []
     maker.start(A)
@@ -495,7 +496,7 @@ def history_of_views(views: int) -> tuple[LogMaker, list[Lengths]]:
 def follow_views(
     history: tuple[LogMaker, list[Lengths]], directory: Path, *late: tuple[str, int]
 ) -> Reader:
-    """Follow a history to its end; what the incarnations `late` wrote comes after all others."""
+    """Follow a history to its end; records of the incarnations `late` are read after all others."""
     maker, lengths = history
     writers, reader, done = (
         LiveWriters(maker, directory, 2000),
@@ -514,10 +515,10 @@ def follow_views(
     return reader
 
 
-def test_what_is_held_does_not_grow_with_views(
+def test_memory_does_not_grow_with_past_views(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A month of views, and of restarts, holds no more than the last of them."""
+    """A month of views and restarts holds no more than the last of them."""
     monkeypatch.setattr(bygone, "VIEWS_KEPT", 4)
     monkeypatch.setattr(progress_module, "KEPT", 20)
     held: list[int] = []
@@ -531,13 +532,13 @@ def test_what_is_held_does_not_grow_with_views(
 def test_a_dead_incarnation_that_is_read_late_accuses_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of its views the others' records are not held any more."""
+    """The others' records of its views are no longer held."""
     monkeypatch.setattr(bygone, "VIEWS_KEPT", 4)
     monkeypatch.setattr(progress_module, "KEPT", 20)
     assert follow_views(history_of_views(32), tmp_path, ("c", 3), ("c", 9)).found == []
 
 
-def test_what_contradicts_a_view_that_is_held_is_found(
+def test_a_contradiction_to_a_held_view_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bygone, "VIEWS_KEPT", 4)

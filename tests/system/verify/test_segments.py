@@ -1,7 +1,7 @@
 """Findings must not depend on where segments end.
 
-No Spark here: segments are parsed and joined in this process, with a cut after every record, after
-some, and after none.
+No Spark: this process parses and joins the segments, with a cut after every record, after some, and
+after none.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ def test_a_broken_promise_shows_wherever_segments_end(
 
 
 @pytest.mark.parametrize("segment_bytes", [200, 700])
-def test_segments_that_were_archived_are_unknown_not_wrong(
-    tmp_path: Path, segment_bytes: int
-) -> None:
+def test_archived_segments_are_unknown_not_wrong(tmp_path: Path, segment_bytes: int) -> None:
     good_history().write(tmp_path, segment_bytes)
     by_incarnation: dict[str, list[list[Row]]] = {}
     for path in sorted(tmp_path.rglob("*.qml")):

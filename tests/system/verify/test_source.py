@@ -1,4 +1,4 @@
-"""The logs as tables of Spark, for the check and for anybody's own questions."""
+"""The logs as Spark tables, for the check and for users' own queries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_each_table_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("schema", ["SCHEMA", "SCAN_SCHEMA"])
 def test_no_rows_are_a_batch_as_well(schema: str) -> None:
-    """A live log may have grown by what is not compared: it ended --follow."""
+    """A live log may have grown by records that are not compared: this once ended --follow."""
     from tools.verify.input import rows
     from tools.verify.input.source import to_arrow
     from tools.verify.input.tables import arrow_schema

@@ -1,4 +1,4 @@
-"""The rules that SQL states: DuckDB, which answers them within a task, says what Spark SQL says."""
+"""The rules in SQL: DuckDB, which runs them within a task, and Spark SQL give the same results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BothEngines:
 
 
 def rows_of(table: pa.Table) -> list[str]:
-    """Return the rows in an order of their own."""
+    """Return the rows in a fixed order."""
     return sorted(map(str, zip(*table.to_pydict().values(), strict=True)))
 
 
@@ -78,7 +78,7 @@ def test_statements_about_clients_are_spark_sql(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_statements_of_the_contract_are_spark_sql(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over what machines do at random, and over some violations."""
+    """Over random runs of machines, and over some violations."""
     histories = [wander(random.Random(9), 120)]
     for violation in VIOLATIONS[::EVERY]:
         histories.append(plain_history())

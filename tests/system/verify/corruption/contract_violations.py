@@ -1,7 +1,7 @@
-"""Violations of the queue contract in the logs of all members: only the contract can find them.
+"""Violations of the queue contract in the logs of all members, which only the contract can find.
 
-Each is a function of a history (`plain_history`): it changes what all members recorded, or what
-their machines hold, and returns the rule that must be named and the position.
+Each is a function of a history (`plain_history`): it changes all members' records, or their
+machines' states, and returns the rule that must be named and the position.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def late_command_moves(maker: MoveMaker) -> tuple[str, int]:
 
 
 def newest_of_those_that_came_back(maker: MoveMaker) -> tuple[str, int]:
-    """Of two that are flagged and ready, the newer one is delivered first."""
+    """Of two flagged ready messages, the newer one is delivered first."""
     at, got = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=1), -1)
     rewrite_at(maker, at, lambda rows: [put(got, seq=got[3] + 1)])
     return "wrong message", at

@@ -1,7 +1,7 @@
-"""Generated corruptions: one field or record of one member's log changed, and all links made anew.
+"""Generated corruptions: one field or record of one member's log is changed, and all links rebuilt.
 
-Checksums, numbers and links hold, so that a reader finds no damage: a corruption can be found only
-by what it contradicts, in the same log or in those of others.
+Checksums, numbers and links hold, so a reader finds no damage: only a contradiction, in the same
+log or with those of others, can reveal a corruption.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import Row
 
 NO_POSITIONS = range(-2, -2)
-BEYOND = "+2^63"  # no log comes near such a number
+BEYOND = "+2^63"  # far beyond the numbers of any log
 Segments = list[list[Record]]
 
 
@@ -34,8 +34,8 @@ class FieldCorruption(NamedTuple):
     incarnation: IncarnationId
     segment: int
     place: int  # in the segment; 0 is its header
-    records: tuple[Record, ...]  # what replaces it
-    replaced: int  # how many records they replace
+    records: tuple[Record, ...]  # the replacement
+    replaced: int  # how many records it replaces
     positions: range  # where it may be reported, if not by the member
 
     def __str__(self) -> str:
@@ -76,11 +76,11 @@ class CorruptibleLogs:
             self._rows.setdefault(incarnation, []).extend(rows_in([path]))
 
     def uncorrupted(self) -> list[Finding]:
-        """Return what the check without Spark finds in the uncorrupted logs."""
+        """Return the findings without Spark in the uncorrupted logs."""
         return findings_without_spark([row for rows in self._rows.values() for row in rows])
 
     def without_spark(self, corruption: FieldCorruption) -> list[Finding] | None:
-        """Return what the check finds before Spark compares members; None: it refuses the logs."""
+        """Return the findings before Spark compares members; None if the check refuses the logs."""
         others = [
             row
             for incarnation, rows in self._rows.items()
@@ -98,7 +98,7 @@ class CorruptibleLogs:
             return None
 
     def write(self, corruption: FieldCorruption) -> list[Path]:
-        """Write the corrupted log; return all segments, those of the other members among them."""
+        """Write the corrupted log; return the segments of all members."""
         paths = [
             p
             for incarnation, others in self._paths.items()
@@ -114,8 +114,9 @@ class CorruptibleLogs:
         return paths
 
     def corruptions(self) -> Iterator[FieldCorruption]:
-        """Yield every corruption that an operator makes of any record of any incarnation; a number
-        that cannot be at all once in each field.
+        """Yield every corruption that an operator makes of any record of any incarnation; an
+        impossible
+        number once for each field.
         """
         beyond: set[str] = set()
         for incarnation, segments in self.logs.items():
@@ -133,7 +134,7 @@ class CorruptibleLogs:
                         )  # fmt: skip
 
     def _written(self, corruption: FieldCorruption) -> Iterator[bytes]:
-        """Yield the bytes of the corrupted segments, with numbers and links that hold."""
+        """Yield the bytes of the corrupted segments, with consistent numbers and links."""
         link, lsn = NO_LINK, count()
         for number, uncorrupted in enumerate(self.logs[corruption.incarnation]):
             records = list(uncorrupted)
@@ -149,7 +150,8 @@ class CorruptibleLogs:
                 if isinstance(record, Header) and not corruption.key.startswith("Header.prev_link"):
                     record = record._replace(prev_link=link)
                 payload = encode(next(lsn), record)
-                # The link is of the header as written, so that even a wrong one is no damage here.
+                # The link is of the header as written, so that even a wrong header is no damage
+                # here.
                 link = next_link(record.prev_link if isinstance(record, Header) else link, payload)
                 out += frame(payload, link)
                 totals.take(record)
@@ -164,12 +166,12 @@ def kind_name(kind: type[Record]) -> str:
 def _corruptions_of(
     records: list[Record], index: int
 ) -> Iterator[tuple[str, tuple[Record, ...], int]]:
-    """Yield (rest of the key, records instead, how many they replace)."""
+    """Yield (rest of the key, replacement records, how many they replace)."""
     record = records[index]
     for field, value in zip(record._fields, record, strict=True):
         for operator, changed in _others(value):
             if operator == BEYOND and field == "root":
-                continue  # a hash may be any number: one more is enough
+                continue  # a hash may be any number: one more suffices
             yield f".{field} {operator}", (record._replace(**{field: changed}),), 1
     if isinstance(record, Header):
         return  # a segment without one, or with two, is damage
@@ -197,7 +199,7 @@ def _others(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def _flipped(data: bytes) -> bytes:
-    """Change one bit in the middle."""
+    """Flip one bit in the middle."""
     half = len(data) // 2
     return data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :] if data else data
 

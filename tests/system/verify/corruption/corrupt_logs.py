@@ -39,7 +39,7 @@ def batch(maker: LogMaker, incarnation: tuple[str, int], number: int) -> Batch:
 
 
 def position_before(maker: LogMaker, incarnation: IncarnationId, index: int) -> int:
-    """Return the position that was applied before the record of that index."""
+    """Return the position that was applied before the record at that index."""
     before = [r for r in maker.logs[incarnation][:index] if isinstance(r, Batch)]
     return before[-1].first_position + before[-1].commands - 1
 
@@ -159,7 +159,7 @@ def miss_a_view(maker: LogMaker) -> tuple[str, str, int]:
 
 def see_another_membership(maker: LogMaker) -> tuple[str, str, int]:
     maker.logs[B][at(maker, B, ViewSeen, 2)] = ViewSeen(2, "a", True, (A, B, C))
-    late = batch(maker, B, 9)  # what it applied before it saw the view
+    late = batch(maker, B, 9)  # applied before it saw the view
     return "G6", "b", late.first_position + late.commands - 1
 
 
@@ -255,7 +255,7 @@ def confirm_before_durable(maker: LogMaker) -> tuple[str, str, int]:
 
 
 def raise_the_durable_mark(maker: LogMaker) -> tuple[str, str, int]:
-    """c crashed in that primary, so it is known of a and b only what was on disk."""
+    """c crashed in that primary, so only marks on disk at a and b are known."""
     old, reached = last_of_epoch(maker, B, ConfirmRecord, 1), last_of_epoch(maker, B, Durable, 1)
     assert isinstance(old, ConfirmRecord)
     assert isinstance(reached, Durable)

@@ -4,11 +4,11 @@
     [--jobs N] [--keep DIR] [--ledger FILE]
 
 Each seed's brokers write their member logs, and their clients histories, which are checked as
-`qpid-cluster-verify` checks logs that are few.  A seed whose simulation fails does not count; of a
-pair neither does one in which both went on alone, as two histories are no false alarm.  Prints the
-findings, and how many clusters, incarnations, records, ... were checked.  With `--ledger` a line
-of JSON is kept for each seed: one that has its line is not run again, and counts in the sums.  With
-`--fresh N` the seeds follow from the day of the commit.  Exit status 1 when there was a finding.
+`qpid-cluster-verify` checks small logs.  A seed whose simulation fails does not count, nor does a
+pair in which both members continued alone, as two histories are no false alarm.  Prints the
+findings, and the numbers of clusters, incarnations, records, ... checked.  With `--ledger` each
+seed leaves a line of JSON: seeds with a line are not run again, and count in the sums.  With
+`--fresh N` the seeds follow from the day of the commit.  Exit status 1 if there was a finding.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from tools.verify.findings import BadInput
 from tools.verify.job import verify
 
 EVERY_S = 60.0
-"""So often the sums are printed, for who looks in on a long run."""
+"""How often the sums are printed during a long run."""
 APART = "both went on alone"
 TOLD = 4
-"""So many findings of a cluster are printed."""
+"""The most findings of a cluster that are printed."""
 Seed = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the check said of one cluster: a line of the ledger."""
+    """The check's result for one cluster: a line of the ledger."""
 
     stack: str
     seed: int
@@ -53,7 +53,7 @@ class Outcome:
     unjudged: str = ""  # why it does not count
 
     def print(self) -> None:
-        """Print what is not as it should be."""
+        """Print findings and other irregularities."""
         name = f"seed {self.seed} of {self.stack}"
         if self.unjudged:
             print(f"{name}: {self.unjudged}", flush=True)
@@ -64,7 +64,7 @@ class Outcome:
 
 
 class Sums:
-    """What was checked so far, in all and since this run began."""
+    """The sums of all checked clusters, in all and of this run."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted, self.seen, self.now = wanted, 0, 0
@@ -73,7 +73,7 @@ class Sums:
         self._began = self._told = time.monotonic()
 
     def add(self, outcome: Outcome, *, now: bool) -> None:
-        """Take what the check said; `now`: in this run."""
+        """Add a result; `now`: of this run."""
         self.seen += 1
         self.now += now
         if outcome.unjudged:
@@ -84,7 +84,7 @@ class Sums:
         self.totals["alarms"] += bool(outcome.findings)
 
     def print(self) -> None:
-        """Print the sums, and how long the rest will take."""
+        """Print the sums, and the expected remaining time."""
         took = time.monotonic() - self._began
         left = took / max(1, self.now) * (self.wanted - self.seen)
         counted = ", ".join(f"{count:,} {name}" for name, count in self.totals.items())
@@ -93,7 +93,7 @@ class Sums:
         print(f"{counted}{without} ({self.now} in {took:.0f} s{to_go})", flush=True)
 
     def print_seldom(self) -> None:
-        """Print the sums when it is time."""
+        """Print the sums if it is time."""
         if time.monotonic() - self._told >= EVERY_S:
             self._told = time.monotonic()
             self.print()
@@ -103,13 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", default="1-20", help="A-B, both included")
-    parser.add_argument(
-        "--fresh", type=int, help="so many seeds that follow from the day of the commit"
-    )
+    parser.add_argument("--fresh", type=int, help="this many seeds, by the day of the commit")
     parser.add_argument("--stack", choices=("broker", "oracle", "pair"), default="broker")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own clusters")
     parser.add_argument("--keep", type=Path, help="keep the logs of alarms in this directory")
-    parser.add_argument("--ledger", type=Path, help="what was checked, to go on from there")
+    parser.add_argument("--ledger", type=Path, help="results so far; a run resumes from them")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
@@ -134,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def judged(seeds: Sequence[int], stack: str, jobs: int, keep: Path | None) -> Iterator[Outcome]:
-    """Yield what the check says of each cluster, in any order."""
+    """Yield the check's result for each cluster, in any order."""
     if seeds:
         one = partial(judge, stack=stack, keep=keep)
         with get_context("spawn").Pool(jobs, collect_seldom) as pool:
@@ -142,7 +140,7 @@ def judged(seeds: Sequence[int], stack: str, jobs: int, keep: Path | None) -> It
 
 
 def read_ledger(path: Path) -> dict[Seed, Outcome]:
-    """Return what is in a ledger; its last line may have been cut off."""
+    """Return the lines of a ledger; its last line may be cut off."""
     known: dict[Seed, Outcome] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -194,7 +192,7 @@ def judge(seed: int, stack: str, keep: Path | None) -> Outcome:
 
 
 def went_apart(stack: PairStack) -> bool:
-    """Whether one of a pair took the vote, and what came of it was given up: two histories."""
+    """Whether one of a pair took the vote and its history was given up: there are two histories."""
     sides = stack.judge.sides
     return any(one.owner and one.given_up and not one.declared for one in sides)
 

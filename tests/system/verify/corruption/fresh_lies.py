@@ -1,5 +1,5 @@
-"""Fresh lies: written from docs/GUARANTEES.md and docs/MEMBERLOG.md before the rules of the check
-were read.
+"""Fresh lies, written from docs/GUARANTEES.md and docs/MEMBERLOG.md without reading the check's
+rules.
 
 Each changes the logs of all members alike and returns the promise that must be named and the
 position.  `IN_QUEUES` change `eventful_history`, `IN_VIEWS` that of `good_history`.  Those about
@@ -64,7 +64,7 @@ QueueLie = Callable[[MoveMaker], Named]
 
 
 def swap(maker: MoveMaker, one: MoveTuple, two: MoveTuple, **fields: int) -> None:
-    """Let two moves change their details."""
+    """Swap the details of two moves."""
     other = {one: put(one, detail=two[5]), two: put(two, detail=one[5])}
     maker.rewrite(lambda _, rows: [other.get(row, row) for row in rows])
 
@@ -74,7 +74,7 @@ def published(maker: MoveMaker, cause: int, number: int = 0) -> tuple[int, MoveT
 
 
 def kind_at(maker: MoveMaker, position: int, kind: int, outcome: int | None = None) -> None:
-    """All members name another command there."""
+    """Name another command there in all members' logs."""
     for records in maker.logs.values():
         for at, record in enumerate(records):
             if isinstance(record, Batch) and record.first_position == position:
@@ -85,7 +85,7 @@ def kind_at(maker: MoveMaker, position: int, kind: int, outcome: int | None = No
 def move_rows(
     maker: MoveMaker, wanted: Callable[[int, MoveTuple], bool], to: int, *, last: bool = True
 ) -> None:
-    """Let these moves happen at another position."""
+    """Move these moves to another position."""
     taken: list[MoveTuple] = []
     records = maker.logs[INCARNATIONS[0]]
     for r in records:
@@ -100,7 +100,7 @@ def move_rows(
     maker.rewrite(change)
 
 
-# What is published on has the body of what it was.
+# A message that is published on keeps its body.
 
 
 def dead_letter_of_another_body(maker: MoveMaker) -> Named:
@@ -134,7 +134,8 @@ def due_with_another_body(maker: MoveMaker) -> Named:
 
 
 def dead_letter_of_the_living(maker: MoveMaker) -> Named:
-    """Published on as a dead letter at a position at which nothing died: it is still there."""
+    """A dead letter is published at a position at which nothing died: its message is still
+    there."""
     where, _ = published(maker, 2, 1)
     _, dropped = first_move(maker, lambda row: is_a(row, Op.DROPPED, queue=BRIEF), 1)
     rewrite_at(maker, where, lambda rows: [row for row in rows if row != dropped])
@@ -142,14 +143,14 @@ def dead_letter_of_the_living(maker: MoveMaker) -> Named:
 
 
 def dead_letter_before_the_death(maker: MoveMaker) -> Named:
-    """What came back too often is published on at the get before."""
+    """A message returned too often is dead-lettered already at the get before."""
     where, _ = first_move(maker, lambda row: row[0] == Op.SETTLED | 0x50 | FLAG)
     move_rows(maker, lambda at, row: at == where and row[0] & 15 != Op.SETTLED, where - 1)
     return "G20", where - 1
 
 
 def dead_letter_twice(maker: MoveMaker) -> Named:
-    """A message that was rejected is published on as the one before it, which died before."""
+    """A rejected message is dead-lettered as the one that died before it."""
     where, letter = published(maker, 2, 8)
     _, before = published(maker, 2, 7)
     rewrite_at(
@@ -162,25 +163,25 @@ def dead_letter_twice(maker: MoveMaker) -> Named:
 
 
 def copy_of_another_content(maker: MoveMaker) -> Named:
-    """Of two queues that a publish entered, one has something else."""
+    """Of two queues that a publish entered, one has another content."""
     where, copy = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=LEFT), 1)
     maker.rewrite(lambda _, rows: [
         put(r, detail=99) if r[2] == LEFT and r[5] == copy[5] else r for r in rows])  # fmt: skip
     return "G20", where
 
 
-# Why it left.
+# The cause of an end.
 
 
 def expired_by_the_limit(maker: MoveMaker) -> Named:
-    """A message of the queue without a limit is dropped as over it."""
+    """A message of a queue without a limit is dropped as over it."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DROPPED, queue=LONG))
     rewrite_at(maker, where, lambda rows: [put(r, what=0x16) if r == row else r for r in rows])
     return "G20", where
 
 
 def over_the_limit_called_expired(maker: MoveMaker) -> Named:
-    """The dead letter's reason is another one, too: it is in its header."""
+    """The dead letter's reason is changed too, as it is in its header."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DROPPED, queue=SHORT))
     rewrite_at(maker, where, lambda rows: [put(r, what=0x06) if r == row else r for r in rows])
     return "G17", where
@@ -194,7 +195,7 @@ def expired_too_early(maker: MoveMaker) -> Named:
 
 
 def expired_though_its_queue_has_no_time(maker: MoveMaker) -> Named:
-    """Something expires in a queue where nothing does."""
+    """A message expires in a queue without a time to live."""
     where, _ = first_move(maker, lambda row: is_a(row, Op.SETTLED, queue=LEFT))
     _, given = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=LEFT))
     rewrite_at(maker, where - 1, lambda rows: [put(given, what=int(Op.DROPPED), of=0)])
@@ -216,7 +217,7 @@ def due_too_early(maker: MoveMaker) -> Named:
 
 
 def dropped_before_it_was_full(maker: MoveMaker) -> Named:
-    """Of three messages, which the queue may hold, the first is dropped."""
+    """The first of three messages is dropped, although the queue may hold three."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DROPPED, queue=SHORT))
     after = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=SHORT), 2)[0]
 
@@ -230,7 +231,7 @@ def dropped_before_it_was_full(maker: MoveMaker) -> Named:
 
 
 def limit_that_changes_by_itself(maker: MoveMaker) -> Named:
-    """The second drop says that two were allowed, where it was three for the first."""
+    """The limit at the second drop was two, at the first three."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DROPPED, queue=SHORT), 1)
     rewrite_at(maker, where, lambda rows: [put(r, of=2) if r == row else r for r in rows])
     return "G20", where
@@ -247,7 +248,7 @@ def newest_is_dropped_by_the_limit(maker: MoveMaker) -> Named:
 
 
 def given_up_at_the_first_time(maker: MoveMaker) -> Named:
-    """A message that never came back is said to have come back too often."""
+    """A message that was never returned ends as returned too often."""
     where, row = first_move(maker, lambda row: is_a(row, Op.SETTLED, queue=AGAIN), 1)
     rewrite_at(
         maker, where, lambda rows: [put(r, what=0xD4, detail=1) if r == row else r for r in rows]
@@ -256,7 +257,7 @@ def given_up_at_the_first_time(maker: MoveMaker) -> Named:
 
 
 def given_up_at_once(maker: MoveMaker) -> Named:
-    """What comes back too often is given up in a queue without a limit of deliveries."""
+    """A message ends as returned too often in a queue without a delivery limit."""
     where, row = first_move(maker, lambda row: is_a(row, Op.RETURNED, queue=WORK))
     rewrite_at(maker, where, lambda rows: [
         put(r, what=0x54, detail=3) if r == row else r for r in rows])  # fmt: skip
@@ -279,14 +280,14 @@ def transaction_publishes_before_it_settles(maker: MoveMaker) -> Named:
 
 
 def transaction_of_two_positions(maker: MoveMaker) -> Named:
-    """Half of what a commit settles is settled by the command before it."""
+    """Half of the messages that a commit settles are settled by the command before it."""
     where, row = first_move(maker, lambda row: row[0] == Op.SETTLED | 0x40)
     move_rows(maker, lambda at, one: one == row, where - 1)
     return "G20", where - 1
 
 
 def transaction_settles_half(maker: MoveMaker) -> Named:
-    """An acknowledgement of a commit is left out, and the message comes back with its channel."""
+    """One acknowledgement of a commit is missing, and the message returns with its channel."""
     where, row = first_move(maker, lambda row: row[0] == Op.SETTLED | 0x40)
     rewrite_at(maker, where, lambda rows: [r for r in rows if r != row])
     return "G20", checkpoint_of(maker, 2)[1].position
@@ -296,7 +297,7 @@ def transaction_settles_half(maker: MoveMaker) -> Named:
 
 
 def ack_of_another_message(maker: MoveMaker) -> Named:
-    """The first ack settles what has the second tag."""
+    """The first ack settles the message of the second tag."""
     where, row = first_move(maker, lambda row: is_a(row, Op.SETTLED, queue=LEFT), 1)
     rewrite_at(maker, where, lambda rows: [put(r, detail=1) if r == row else r for r in rows])
     return "G20", where
@@ -306,14 +307,14 @@ def ack_of_another_message(maker: MoveMaker) -> Named:
 
 
 def unroutable_though_bound(maker: MoveMaker) -> Named:
-    """A publish whose key is bound is said to reach nothing; all that follows is renumbered."""
+    """A publish whose key is bound reaches nothing; all that follows is renumbered."""
     where, entered = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=LEFT), 2)
     _, bound = first_move(maker, lambda row: row[0] == BOUND)
     return _reaches_nothing(maker, where, entered, bound[5])
 
 
 def unroutable_though_its_queue_is_there(maker: MoveMaker) -> Named:
-    """As above, at the default exchange."""
+    """The same at the default exchange."""
     where, entered = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=WORK), 3)
     return _reaches_nothing(maker, where, entered, way_marks("/", "", "work")[1])
 
@@ -348,7 +349,7 @@ def _reaches_nothing(maker: MoveMaker, where: int, entered: MoveTuple, way: int)
 
 
 def group_of_two_holders(maker: MoveMaker) -> Named:
-    """The consumer of one group is sent the next message of the other one, which is held."""
+    """The consumer of one group gets the next message of the other one, which is held."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=SHARED), 2)
     _, other = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=SHARED), 3)
     assert row[3] != other[3]
@@ -358,7 +359,7 @@ def group_of_two_holders(maker: MoveMaker) -> Named:
 
 
 def group_overtakes_itself(maker: MoveMaker) -> Named:
-    """The last message of a group goes before the one in the middle."""
+    """The last message of a group is delivered before the middle one."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=SHARED), 2)
     _, later = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=SHARED), 4)
     other = {row[3]: (later[3], later[5]), later[3]: (row[3], row[5])}
@@ -390,7 +391,7 @@ def declared_by_a_tick(maker: MoveMaker) -> Named:
 
 
 def purged_by_a_passive_look(maker: MoveMaker) -> Named:
-    """A queue is emptied by a declare."""
+    """A declare empties a queue."""
     where, row = first_move(maker, lambda row: is_a(row, Op.PURGED, queue=RIGHT))
     kind_at(maker, where, c.QUEUE_DECLARE)
     rewrite_at(maker, where, lambda rows: [put(row, what=int(Op.PURGED))])
@@ -398,21 +399,21 @@ def purged_by_a_passive_look(maker: MoveMaker) -> Named:
 
 
 def deletes_the_queue_beside(maker: MoveMaker) -> Named:
-    """The delete takes another queue with it that it did not name."""
+    """A delete also deletes a queue that it did not name."""
     where, row = first_move(maker, lambda row: is_a(row, Op.PURGED, queue=RIGHT))
     rewrite_at(maker, where, lambda rows: [put(row, queue=LEFT, of=4, seq=4)])
     return "G20", where + 1  # as above
 
 
 def delete_that_deletes_nothing(maker: MoveMaker) -> Named:
-    """It was carried out, and its queue is there as before."""
+    """It was carried out, and its queue remains."""
     where, _ = first_move(maker, lambda row: is_a(row, Op.PURGED, queue=RIGHT))
     rewrite_at(maker, where, lambda rows: [])
     return "G20", where + 1  # a publish to it is unroutable
 
 
 def get_takes_from_what_another_holds(maker: MoveMaker) -> Named:
-    """A get is given what a consumer was sent and has not settled, as if for the first time."""
+    """A get returns an unsettled message of a consumer, as if for the first time."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=WORK), 1)
     _, before = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=WORK))
     rewrite_at(maker, where, lambda rows: [put(row, seq=before[3], detail=before[5], of=5)])
@@ -420,7 +421,7 @@ def get_takes_from_what_another_holds(maker: MoveMaker) -> Named:
 
 
 def flagged_by_a_wish(maker: MoveMaker) -> Named:
-    """A dead letter is redelivered in its new queue though nobody had it there."""
+    """A dead letter is redelivered in its new queue though it was never delivered there."""
     where, row = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=LEFT), 3)
     rewrite_at(maker, where, lambda rows: [put(row, what=row[0] | FLAG)])
     return "G11", where
@@ -451,7 +452,7 @@ def dead_letter_overtakes(maker: MoveMaker) -> Named:
 
 
 BROKEN_BY_LIES = {*RULES, "other copy", "other number", "commit order"}
-"""Rules that nothing else breaks in tests."""
+"""Rules that no other test breaks."""
 IN_QUEUES: tuple[QueueLie, ...] = (
     dead_letter_of_another_body, two_dead_letters_change_bodies, repeated_number_of_another_body,
     repeat_names_another_message, due_with_another_body, dead_letter_of_the_living,
@@ -475,7 +476,7 @@ IN_QUEUES: tuple[QueueLie, ...] = (
 
 
 def epoch_twice(maker: LogMaker) -> Named:
-    """Two primaries after one another have the same epoch."""
+    """Two successive primaries have the same epoch."""
     where = base_of(maker, 3)
     replace_in(maker, Active, lambda r: r.epoch == 3, lambda r: r._replace(epoch=2))
     replace_in(maker, Batch, lambda r: r.epoch == 3, lambda r: r._replace(epoch=2))
@@ -490,7 +491,7 @@ def log_of_a_ghost(maker: LogMaker) -> Named:
 
 
 def half_without_its_tie_breaker(maker: LogMaker) -> Named:
-    """Of four voters the two go on that have not the one that decides."""
+    """Of four voters those two continue that lack the tie breaker."""
     voters = ("a", "b", "c", "d", "@auto_tie_breaker=d")
     replace_in(maker, Active, lambda r: True, lambda r: r._replace(voters=voters))
     return "G7", base_of(maker, 2)
@@ -510,14 +511,14 @@ def new_voters_did_not_agree(maker: LogMaker) -> Named:
 
 
 def arbitrator_with_data(maker: LogMaker) -> Named:
-    """b, which has a log and applies what is ordered, counts as one without data."""
+    """b, which has a log and applies commands, counts as a voter without data."""
     voters = ("a", "c", "@arbitrator=b")
     replace_in(maker, Active, lambda r: True, lambda r: r._replace(voters=voters))
     return "G7", 0
 
 
 def submission_is_skipped(maker: LogMaker) -> Named:
-    """A session's next number is left out, at all members."""
+    """All members skip a session's next number."""
     batch = batch_of(maker, 3, 4)
     replace_in(
         maker, Batch,
@@ -543,7 +544,7 @@ def moved_alone(maker: LogMaker) -> Named:
 
 
 def restarted_as_an_older_one(maker: LogMaker) -> Named:
-    """c is restarted with a lower incarnation than it had, in all logs."""
+    """All logs restart c with a lower incarnation than before."""
     older = ("c", 0)
     maker.logs[older] = maker.logs.pop(C2)
     replace_in(
@@ -556,7 +557,7 @@ def restarted_as_an_older_one(maker: LogMaker) -> Named:
 
 
 def on_disk_before_it_was_received(maker: LogMaker) -> Named:
-    """c reports a state to be on disk that it receives only then."""
+    """c reports a state as durable that it receives only then."""
     records = maker.logs[C2]
     at = next(i for i, r in enumerate(records) if isinstance(r, Snapshot))
     received = records[at]

@@ -1,8 +1,8 @@
 """Further lies: what a wrong broker, or a liar, might write into members' logs.
 
-Each is a function that changes a correct history, mostly in the logs of all members alike, so that
-nothing contradicts it but the promises themselves, and returns the promise that must be named and
-the position.  `IN_VIEWS` change `good_history`, `IN_QUEUES` the history of `plain_history`.
+Each is a function that changes a correct history, mostly all members' logs alike, so that only the
+promises contradict it, and returns the promise that must be named and the position.  `IN_VIEWS`
+change `good_history`, `IN_QUEUES` the history of `plain_history`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QueueLie = Callable[[MoveMaker], Named]
 
 
 def alike(maker: LogMaker, change: Callable[[Record], Record | None]) -> None:
-    """Change each record of all logs; None leaves it out."""
+    """Change each record of all logs; None drops it."""
     for records in maker.logs.values():
         changed = [change(record) for record in records]
         records[:] = [record for record in changed if record is not None]
@@ -87,7 +87,7 @@ def representative_of_no_view(maker: LogMaker) -> Named:
 
 
 def member_twice_in_a_view(maker: LogMaker) -> Named:
-    """c, restarted, is there beside its former incarnation."""
+    """c, restarted, is in a view beside its former incarnation."""
     both = (A, B, C, C2)
     replace_in(maker, ViewSeen, lambda r: r.ring_seq == 3, lambda r: r._replace(members=both))
     members = tuple((*one, one == C2) for one in both)
@@ -96,7 +96,7 @@ def member_twice_in_a_view(maker: LogMaker) -> Named:
 
 
 def former_incarnation_returns(maker: LogMaker) -> Named:
-    """After c began anew, a view with what it was before forms."""
+    """After c's restart a view with its former incarnation forms."""
     for incarnation in (A, B, C2):
         maker.logs[incarnation].pop()
     where = maker.history.position
@@ -158,7 +158,7 @@ def submission_twice(maker: LogMaker) -> Named:
 
 
 def position_left_free(maker: LogMaker) -> Named:
-    """All members leave a position out, chain and all: nothing stands there."""
+    """All members skip a position, chain and all: nothing is there."""
     last = batch_of(maker, 3, -1)
     where = change_batch(maker, last, lambda r: r._replace(first_position=last.first_position + 1))
     replace_in(maker, Stop, lambda r: True, lambda r: r._replace(position=after(last) + 1))
@@ -169,7 +169,7 @@ def position_left_free(maker: LogMaker) -> Named:
 
 
 def primary_beyond_its_view(maker: LogMaker) -> Named:
-    """c is counted in the primary, and not in the view: nobody asked it."""
+    """c counts in the primary, but is not in the view: nobody asked it."""
     members = (("a", 1, False), ("b", 1, False), ("c", 1, False))
     replace_in(maker, Active, lambda r: r.epoch == 2, lambda r: r._replace(members=members))
     return "G7", base_of(maker, 2)
@@ -218,7 +218,7 @@ def second_activation_in_the_first_epoch(maker: LogMaker) -> Named:
 
 
 def base_before_what_was_decided(maker: LogMaker) -> Named:
-    """The epoch says that it began a position later than its activation."""
+    """The epoch claims to begin one position later than its activation."""
     where = base_of(maker, 2)
     replace_in(maker, Active, lambda r: r.epoch == 2, lambda r: r._replace(base_position=where + 1))
     return "G7", where + 2
@@ -265,7 +265,7 @@ def votes_of_the_dead(maker: LogMaker) -> Named:
 
 
 def weight_of_its_own(maker: LogMaker) -> Named:
-    """a has three votes at once, so that it could go on alone."""
+    """a suddenly has three votes, so that it could continue alone."""
     replace_in(
         maker, Active, lambda r: r.epoch >= 2, lambda r: r._replace(voters=("a=3", "b", "c"))
     )
@@ -282,7 +282,7 @@ def confirms_of_another_epoch(maker: LogMaker) -> Named:
 
 
 def disk_forgets(maker: LogMaker) -> Named:
-    """b reports less to be on disk than it had reported before."""
+    """b reports less on disk than it had reported before."""
     places = [i for i, r in enumerate(maker.logs[B]) if isinstance(r, Durable)]
     maker.logs[B].insert(places[2] + 1, Durable(3))
     return "G9", 3
@@ -296,7 +296,7 @@ def confirmed_twice(maker: LogMaker) -> Named:
 
 
 def confirmed_by_the_next_incarnation(maker: LogMaker) -> Named:
-    """c, restarted, confirms what it published before its crash."""
+    """c, restarted, confirms a message that it published before its crash."""
     given = next(r for r in maker.logs[C] if isinstance(r, ConfirmRecord))
     last = max(i for i, r in enumerate(maker.logs[C2]) if isinstance(r, ConfirmRecord))
     maker.logs[C2].insert(last + 1, given._replace(epoch=3))
@@ -323,7 +323,7 @@ def durable_before_it_was_applied(maker: LogMaker) -> Named:
 
 
 def epoch_that_begins_before_a_confirm(maker: LogMaker) -> Named:
-    """c was told by nobody, and confirms in the first epoch what the second one never had."""
+    """c confirms in the first epoch, without being told, what the second never had."""
     base = base_of(maker, 2)
     hashed, outcomes = b"q" * 16, struct.pack("<H", c.UNROUTABLE)
     held = History()
@@ -346,7 +346,7 @@ def epoch_that_begins_before_a_confirm(maker: LogMaker) -> Named:
 
 
 def state_from_nowhere(maker: LogMaker) -> Named:
-    """c comes back with the state of epochs that it was not in: no SNAPSHOT gave it."""
+    """c returns with the state of epochs that it was not in, without a SNAPSHOT."""
     given = next(r for r in maker.logs[C2] if isinstance(r, Snapshot))
     maker.logs[C2].remove(given)
     maker.logs[C2][0] = Start(*given[:4])
@@ -387,7 +387,7 @@ def vote_about_the_future(maker: LogMaker) -> Named:
 
 
 def verdict_turned_round(maker: LogMaker) -> Named:
-    """b counted the votes that all others found to agree, and found one that diverges."""
+    """b counts the votes in which all others found agreement, and finds a divergent one."""
     at = max(i for i, r in enumerate(maker.logs[B]) if isinstance(r, Vote))
     vote = maker.logs[B][at]
     assert isinstance(vote, Vote)
@@ -464,7 +464,7 @@ def batch_at(maker: MoveMaker, position: int) -> Batch:
 
 
 def relink(maker: MoveMaker) -> None:
-    """Make the chains anew, as a broker would that believes what it wrote."""
+    """Rebuild the chains, as a broker would that believes its own records."""
     for records in maker.logs.values():
         held, known = History(), {0: bytes(16)}
         for at, record in enumerate(records):
@@ -538,14 +538,14 @@ def expired_by_an_ack(maker: MoveMaker) -> Named:
 
 
 def transaction_publishes_first(maker: MoveMaker) -> Named:
-    """What a transaction published has the place of a publish of its channel before it."""
+    """A transaction's publish is logged as if it were a plain publish of its channel."""
     where, _ = first_move(maker, lambda row: is_a(row, Op.PUBLISHED) and row[0] & 0x70 == 0x10)
     rewrite_at(maker, where, lambda rows: [put(r, what=r[0] & ~0x70) for r in rows])
     return "G20", where
 
 
 def priority_turned_round(maker: MoveMaker) -> Named:
-    """Of a priority queue the newest message is taken first."""
+    """The newest message of a priority queue is taken first."""
     where, got = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=2))
     others = [row for row in _moves(maker) if is_a(row, Op.ENQUEUED, queue=2) and row[3] != got[3]]
     rewrite_at(
@@ -557,7 +557,7 @@ def priority_turned_round(maker: MoveMaker) -> Named:
 
 
 def two_channels_take_one_message(maker: MoveMaker) -> Named:
-    """Both are given the message at one position."""
+    """Both get the message at one position."""
     where, given = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=1))
     second = put(given, what=given[0] | FLAG, of=given[4] ^ 7)
     rewrite_at(maker, where, lambda rows: [*rows, second])
@@ -565,7 +565,7 @@ def two_channels_take_one_message(maker: MoveMaker) -> Named:
 
 
 def another_body_in_one_queue(maker: MoveMaker) -> Named:
-    """A message has another content from when it came back on."""
+    """A message has another content than when it was returned."""
     where, returned = first_move(maker, lambda row: is_a(row, Op.RETURNED, queue=1))
 
     def swap(at: int, rows: list[MoveTuple]) -> list[MoveTuple]:
@@ -576,7 +576,7 @@ def another_body_in_one_queue(maker: MoveMaker) -> Named:
 
 
 def message_number_from_before(maker: MoveMaker) -> Named:
-    """After the cold start the numbers of messages begin anew."""
+    """After the cold start the numbers of messages begin again."""
     where, published = first_move(
         maker, lambda row: is_a(row, Op.PUBLISHED) and row[0] & 0x70 == 0x10
     )
@@ -604,7 +604,7 @@ def acked_though_written_without(maker: MoveMaker) -> Named:
 
 
 def checkpoint_of_another_time(maker: MoveMaker) -> Named:
-    """The state of the queues is the one that was recorded before."""
+    """The state of the queues is the one of an earlier record."""
     found = [r for r in maker.logs[INCARNATIONS[0]] if isinstance(r, Checkpoint)]
     replace_in(
         maker, Checkpoint, lambda r: r == found[2], lambda r: r._replace(queues=found[1].queues)
@@ -613,7 +613,7 @@ def checkpoint_of_another_time(maker: MoveMaker) -> Named:
 
 
 def checkpoint_after_a_snapshot(maker: MoveMaker) -> Named:
-    """c received a state, and says of its queues that they hold nothing."""
+    """c received a state, and reports its queues as empty."""
     found = [r for r in maker.logs[INCARNATIONS[0]] if isinstance(r, Checkpoint)][1]
     records = maker.logs[INCARNATIONS[2]]
     at = records.index(found)

@@ -1,1 +1,1 @@
-"""Logs of simulated clusters: what is found in them, and what must be."""
+"""Logs of simulated clusters, with and without planted lies."""

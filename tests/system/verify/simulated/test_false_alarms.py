@@ -1,4 +1,4 @@
-"""What looks for false alarms: sweeps that go on where they stopped, and logs that tests leave."""
+"""The search for false alarms: sweeps that resume where they stopped, and logs that tests leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWO = Outcome("broker", 3, unjudged=APART)
 
 
 @pytest.mark.parametrize(("seeds", "status"), [("1-1", 0), ("1-3", 1), ("3", 0)])
-def test_what_has_its_line_in_the_ledger_is_not_run_again(
+def test_seeds_in_the_ledger_are_not_run_again(
     seeds: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -44,7 +44,7 @@ def test_what_has_its_line_in_the_ledger_is_not_run_again(
 def left(
     root: Path, change: Callable[[LogMaker], object], *options: str, excused: bool
 ) -> list[str]:
-    """Return what is said of the logs of a cluster that a test started there."""
+    """Return the findings on the logs of a cluster that a test started there."""
     maker = good_history()
     change(maker)
     maker.write(root / "a")
@@ -59,7 +59,7 @@ def left(
     return wrong
 
 
-def test_logs_that_a_test_left_are_judged(tmp_path: Path) -> None:
+def test_logs_left_by_a_test_are_judged(tmp_path: Path) -> None:
     assert left(tmp_path / "well", lambda _: None, excused=False) == []
     wrong = left(tmp_path / "ill", drop_a_batch, excused=False)
     assert any(one.startswith(f"{tmp_path / 'ill'}: G1 ") for one in wrong)

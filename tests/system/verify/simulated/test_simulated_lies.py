@@ -1,7 +1,8 @@
-"""Lies about clients, on the logs of a simulated cluster whose clients keep histories.
+"""Lies about clients, in the logs of a simulated cluster whose clients keep histories.
 
-That nothing is found over thousands of such clusters says something only if a lie would be.  Each
-lie is told about a message of its own, by the client or by all members alike, and named by it.
+That the check finds nothing in thousands of such clusters means something only if it would find a
+lie.  Each lie concerns one message, is told by the client or by all members alike, and must be
+found with that message.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from tools.verify.job import verify
 from tools.verify.report.result import Report
 
 SEED = 8900008
-Operation = tuple[int, int, int]  # what, body, number
+Operation = tuple[int, int, int]  # kind, body, number
 Move = tuple[int, int, int, int, int, int]
 RECEIVED, AGAIN = ClientOp.RECEIVED, ClientOp.RECEIVED | REDELIVERED
 
 
 class SimulatedLogs:
-    """The logs of one simulated cluster, records and all, to tell lies in."""
+    """The logs of one simulated cluster, with all records, in which lies can be told."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         assert run_seed(seed, Options(stack="broker", memberlog=str(directory))).ok
@@ -55,13 +56,13 @@ class SimulatedLogs:
         self._taken: set[int] = set()
 
     def operations(self) -> Iterator[Operation]:
-        """Yield what clients did."""
+        """Yield the clients' operations."""
         for record in self._of(ROLE_CLIENT):
             if isinstance(record, Client):
                 yield from CLIENT_ROW.iter_unpack(record.ops)
 
     def body(self, what: int) -> int:
-        """A message with which a client did this, and with which nobody lied yet: each once."""
+        """A message with this operation of a client, about which no lie was told yet: each once."""
         done = list(self.operations())
         for one, body, _ in done:
             same = [other for other, its, _ in done if its == body and other == one]
@@ -71,7 +72,7 @@ class SimulatedLogs:
         raise AssertionError(f"no client of this seed did {what}")
 
     def clients_say(self, body: int, what: int, *instead: int) -> None:
-        """Clients did something else with a message."""
+        """Replace clients' operations on a message."""
 
         def changed(record: Record) -> Record:
             if not isinstance(record, Client):
@@ -85,7 +86,7 @@ class SimulatedLogs:
         self._change(ROLE_CLIENT, changed)
 
     def clients_name(self, body: int, other: int) -> None:
-        """Clients say so of another message."""
+        """Attribute clients' operations to another message."""
 
         def changed(record: Record) -> Record:
             if not isinstance(record, Client):
@@ -97,7 +98,7 @@ class SimulatedLogs:
         self._change(ROLE_CLIENT, changed)
 
     def members_say(self, change: Callable[[int, Move], Move | None]) -> None:
-        """All members log the moves at a position otherwise, or not at all."""
+        """Change or drop the moves at a position in all members' logs."""
 
         def changed(record: Record) -> Record:
             if not isinstance(record, Batch):
@@ -108,22 +109,22 @@ class SimulatedLogs:
         self._change("member", changed)
 
     def moves(self) -> Iterator[tuple[int, Move]]:
-        """Yield what members logged, with its position."""
+        """Yield the moves that members logged, with their positions."""
         for record in self._of("member"):
             if isinstance(record, Batch):
                 yield from _moves(record)
 
     def positions(self, body: int) -> set[int]:
-        """Where a message was published."""
+        """The positions of a message's publishes."""
         return {at for at, row in self.moves() if row[0] & 15 == Op.PUBLISHED and row[5] == body}
 
     def contents(self, body: int) -> set[int]:
-        """What it is called in its queues."""
+        """The message's names in its queues."""
         there = self.positions(body)
         return {row[5] for at, row in self.moves() if row[0] & 15 == Op.ENQUEUED and at in there}
 
     def nobody_confirms(self, positions: set[int]) -> None:
-        """No member recorded that it confirmed what is there."""
+        """Drop all members' records of a confirm."""
 
         def changed(record: Record) -> Record:
             if not isinstance(record, ConfirmRecord):
@@ -133,7 +134,7 @@ class SimulatedLogs:
         self._change("member", changed)
 
     def verdict(self) -> Report:
-        """Write all with numbers and links that hold, and check it."""
+        """Write all logs with consistent numbers and links, and check them."""
         for path, records in self._logs.items():
             path.write_bytes(_written(records))
         return verify(None, [self._directory])
@@ -179,7 +180,7 @@ def _written(records: list[Record]) -> bytes:
 
 
 def removed_by_all(logs: SimulatedLogs) -> int:
-    """All members forgot a message that was confirmed."""
+    """All members forget a confirmed message."""
     body = logs.body(ClientOp.CONFIRMED)
     there, contents = logs.positions(body), logs.contents(body)
     logs.members_say(lambda at, row: None if at in there or row[5] in contents else row)
@@ -212,42 +213,42 @@ def published_as_something_else(logs: SimulatedLogs) -> int:
 
 
 def refused_what_entered(logs: SimulatedLogs) -> int:
-    """A client was refused what is in its queue."""
+    """A client was refused a message that is in its queue."""
     body = logs.body(ClientOp.CONFIRMED)
     logs.clients_say(body, ClientOp.CONFIRMED, ClientOp.REFUSED)
     return body
 
 
 def confirmed_by_nobody(logs: SimulatedLogs) -> int:
-    """No member recorded that it confirmed it."""
+    """No member recorded its confirm."""
     body = logs.body(ClientOp.CONFIRMED)
     logs.nobody_confirms(logs.positions(body))
     return body
 
 
 def received_without_the_flag(logs: SimulatedLogs) -> int:
-    """A second delivery came without its flag."""
+    """A second delivery arrived without its flag."""
     body = logs.body(AGAIN)
     logs.clients_say(body, AGAIN, RECEIVED)
     return body
 
 
 def received_with_a_flag(logs: SimulatedLogs) -> int:
-    """A first delivery came with the flag."""
+    """A first delivery arrived with the flag."""
     body = logs.body(RECEIVED)
     logs.clients_say(body, RECEIVED, AGAIN)
     return body
 
 
 def received_twice(logs: SimulatedLogs) -> int:
-    """A message came twice, and was delivered once."""
+    """A message was received twice, and delivered once."""
     body = logs.body(RECEIVED)
     logs.clients_say(body, RECEIVED, RECEIVED, RECEIVED)
     return body
 
 
 def received_what_nobody_delivered(logs: SimulatedLogs) -> int:
-    """A message came that was never delivered."""
+    """A client received a message that was never delivered."""
     body = logs.body(RECEIVED)
     other = xxh3_64_intdigest(b"nobody delivered this")
     logs.clients_name(body, other)
@@ -255,7 +256,7 @@ def received_what_nobody_delivered(logs: SimulatedLogs) -> int:
 
 
 def settled_though_nobody_acked_it(logs: SimulatedLogs) -> int:
-    """Members say that they were acked what a client held as its connection was lost."""
+    """Members say that a client acked the messages that it held when its connection was lost."""
     body = logs.body(ClientOp.ACKED)
     logs.clients_say(body, ClientOp.ACKED)
     return body
@@ -276,8 +277,8 @@ LIES: dict[Lie, str] = {
 }
 
 
-# Of other clusters: who submitted the publish went on, and others crashed; the members did not all
-# stop in order, and two clients received the message.
+# Other clusters: there the submitter of the publish continued while others crashed; members did not
+# all stop cleanly, and two clients received the message.
 ELSEWHERE: dict[int, tuple[Lie, ...]] = {
     8900003: (confirmed_by_nobody,),
     8900066: (received_without_the_flag, delivered_without_the_flag),
@@ -286,7 +287,7 @@ ELSEWHERE: dict[int, tuple[Lie, ...]] = {
 
 @cache
 def told(seed: int) -> tuple[set[str], dict[str, set[str]]]:
-    """Return the findings before any lie, and of each lie the promises that name its message."""
+    """Return the findings before any lie, and for each lie the promises that name its message."""
     with TemporaryDirectory() as directory:
         logs = SimulatedLogs(Path(directory), seed)
         before = {str(one) for one in logs.verdict().findings}
@@ -308,7 +309,7 @@ def told(seed: int) -> tuple[set[str], dict[str, set[str]]]:
     ],
     ids=lambda of: getattr(of, "__name__", str(of)),
 )
-def test_a_lie_about_clients_is_found_on_simulated_logs(lie: Lie, seed: int) -> None:
+def test_lies_about_clients_are_found_in_simulated_logs(lie: Lie, seed: int) -> None:
     """G8, G9, G11, G20."""
     before, found = told(seed)
     assert before == set()

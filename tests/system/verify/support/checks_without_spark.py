@@ -1,4 +1,4 @@
-"""Every check that needs no Spark, over segments that are parsed in this process."""
+"""All checks that need no Spark, over segments that this process parses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def rows_in(files: Iterable[Path]) -> list[Row]:
 
 
 def findings_without_spark(rows: list[Row]) -> list[Finding]:
-    """Return the findings that need no comparison of batches; `BadInput` as the check raises it."""
+    """Return the findings of all but the comparison of batches; raises `BadInput` as the check
+    does."""
     return check_control_rows(rows).findings
 
 

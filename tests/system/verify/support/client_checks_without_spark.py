@@ -26,7 +26,7 @@ LOW_HALF = 0xFFFF_FFFF  # of a number, by which moves name a message
 
 
 class ClientComparison(NamedTuple):
-    """What was compared, and the mismatches, in sentences."""
+    """The compared operations, and the mismatches, in sentences."""
 
     confirmed: int
     received: int

@@ -1,7 +1,7 @@
 """Fixture of the tests of clients' histories: pairs of clients, and the check over all of them.
 
-A pair has a publisher and a consumer at a queue of their own, so that many cases fit into one
-history and are checked at once.
+A pair has a publisher and a consumer at their own queue, so that one history holds many cases and
+all are checked at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ALL = HistoryExtent(True, True, True, confirms=True, routes=True, sole=True)
 
 
 class ClientPair:
-    """A publisher and a consumer at a queue of their own."""
+    """A publisher and a consumer at their own queue."""
 
     def __init__(self, name: str, servers: Servers, clients: Clients) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class ClientPair:
         return f"{self.name}: {text}".encode()
 
     def publish(self, text: str, *queues: int) -> list[Message]:
-        """Publish, and confirm it; both sides record it."""
+        """Record a publish and its confirm on both sides."""
         self._number += 1
         self.writer.published(self._number, self.body(text))
         held = self.servers.publish(self.body(text), self._number, *queues)

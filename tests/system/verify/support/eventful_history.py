@@ -1,6 +1,6 @@
 """A history of queues with limits, times to live, dead letters, groups, routes and numbers.
 
-What `plain_history` leaves out; `fresh_lies` changes its logs.
+It has what `plain_history` lacks; `fresh_lies` changes its logs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def headers(values: c.Table) -> bytes:
 
 
 def eventful_history() -> MoveMaker:
-    """Each queue is used so that a lie about it contradicts something else."""
+    """Use each queue such that a lie about it contradicts something else."""
     maker = MoveMaker()
     one, two, three = (maker.rig.client(name) for name in "abc")
     one.queue("grave")

@@ -1,7 +1,7 @@
-"""A cluster and two clients whose logs grow step by step, written by what members write them with.
+"""A cluster and two clients whose logs grow step by step, written by the members' own code.
 
 Each step closes a segment of each member; now and then a view changes, or a member is killed and
-comes back with its store.
+returns with its store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GrowingMember:
         self.start()
 
     def start(self) -> None:
-        """Begin a log with the state that the store has."""
+        """Begin a log with the state in the store."""
         self.incarnation += 1
         self.writer = MemberLogWriter(
             self.cluster.directory / self.name, "prod", "c1", self.name, self.incarnation,
@@ -53,7 +53,7 @@ class GrowingCluster:
         self.members = {name: GrowingMember(self, name) for name in NAMES}
         self.ring, self.epoch, self.seq = RingId(0, "a", 1), 0, 0
         self.viewed: tuple[Member, ...] = ()
-        self.waiting: deque[tuple[bytes, bool]] = deque()  # with whether it came back
+        self.waiting: deque[tuple[bytes, bool]] = deque()  # with whether it was returned
         self.published = self.tag = 0
         histories = [ClientHistory(directory, name, 1, lambda: self.now_us) for name in ("w", "r")]
         self.histories = histories
@@ -66,7 +66,7 @@ class GrowingCluster:
         self.connect("b")
 
     def activate(self) -> None:
-        """A new view of all, which is primary."""
+        """Form a new view of all, which is primary."""
         present = tuple(Member(one.name, one.incarnation, "") for one in self.members.values())
         stayed = tuple(one for one in present if one in self.viewed)
         for one in stayed:
@@ -85,7 +85,7 @@ class GrowingCluster:
         self._apply("a", activation)
 
     def kill(self, name: str) -> None:
-        """Its log ends as it was written; it comes back with its store, in a new view."""
+        """End its log as written, and let it return with its store, in a new view."""
         member = self.members[name]
         member.book.flush()
         member.writer._file.give_up()
@@ -98,7 +98,7 @@ class GrowingCluster:
         self.run(name, opened, c.ChannelOpen(c.CHANNEL_OPEN, 1, 1))
 
     def run(self, name: str, *commands: Command) -> int:
-        """Have commands of a client of this member ordered and applied; return the position."""
+        """Order and apply commands of a client of this member; return the position."""
         session = self.members[name].replica.machine.sessions[name]
         number = session.last_blob_no + 1
         self._apply(name, pack_blob(session.session, number, self.now_us, list(commands)))
@@ -116,7 +116,7 @@ class GrowingCluster:
         self.waiting.append((body, False))
 
     def take(self, *, acks: bool = True) -> None:
-        """Get the message that waits longest."""
+        """Get the message that has waited longest."""
         body, came_back = self.waiting.popleft()
         self.run("b", c.Get(c.GET, 1, 1, "q", False))
         self.tag += 1
@@ -128,7 +128,7 @@ class GrowingCluster:
             self.waiting.appendleft((body, True))
 
     def lose_consumer(self) -> None:
-        """Member b is killed while its client has a message."""
+        """Kill member b while its client holds a message."""
         self.take(acks=False)
         self.reads.lost()
         self.kill("b")
@@ -136,7 +136,7 @@ class GrowingCluster:
         self.connect("b")
 
     def step(self) -> None:
-        """Everything is written, and the segments end: an hour has gone by."""
+        """Write everything and close the segments, as after an hour."""
         self.now_us += STEP_US
         for history in self.histories:
             history.flush()

@@ -22,7 +22,7 @@ class LiveWriters:
         self._logs: dict[tuple[str, int], MemberLogWriter] = {}
 
     def step(self, records: int, *incarnations: tuple[str, int]) -> bool:
-        """Write so many more records of each incarnation (of all, by default); False when all are
+        """Write this many more records of each incarnation (of all, by default); False when all are
         written.
         """
         for key in incarnations or tuple(self._left):

@@ -100,7 +100,8 @@ class Servers:
         self.confirms.append(self._position)
 
     def repeat(self, body: bytes, number: int, message: Message, *queues: int) -> list[Message]:
-        """Publish what the queue of this message knows by its key; return it in other queues."""
+        """Publish with this message's key, which its queue knows; return the message in other
+        queues."""
         held = self.publish(body, number, *queues or (0,))
         content = held[0].content
         if not queues:
@@ -116,19 +117,19 @@ class Servers:
         self._move(Op.DELIVERED, redelivered, 0, queue, seq, CONSUMER, content, epoch)
 
     def read(self, message: Message) -> None:
-        """Send a reader of a stream a message, which stays; and settle it."""
+        """Send a message to a reader of a stream, where it stays; and settle it."""
         self._command()
         self._move(Op.READ, False, 0, message.queue, message.seq, CONSUMER, 1)
         self._command()
         self._move(Op.READ_END, False, 0, message.queue, message.seq, CONSUMER, 1)
 
     def settle(self, message: Message, cause: int = 0) -> None:
-        """Settle a message that is held."""
+        """Settle a held message."""
         self._command()
         self._move(Op.SETTLED, False, cause, message.queue, message.seq, CONSUMER, 1)
 
     def give_back(self, message: Message) -> None:
-        """Return a message that is held to its queue."""
+        """Return a held message to its queue."""
         self._command()
         queue, seq, content = message
         self._move(Op.RETURNED, False, 0, queue, seq, CONSUMER, content)
@@ -145,7 +146,7 @@ class Servers:
         self._move(Op.PURGED, False, 0, queue, self._next_seq[queue], ready, 0)
 
     def cold_start(self, queue: int, kept: list[Message]) -> list[Message]:
-        """Cold start of the cluster; return what was kept, at its new places."""
+        """Cold start of the cluster; return the kept messages, at their new places."""
         self._command()
         first = self._next_seq[queue]
         self._move(Op.RECOVERED, False, 0, queue, first, len(kept), 0)
@@ -157,7 +158,7 @@ class Servers:
         self.rows.remove([row for row in self.rows if row.op == op][-1])
 
     def table(self, epoch: int | None = None) -> pa.Table:
-        """Return the moves as the table has them; of one epoch, or all."""
+        """Return the moves as table rows; of one epoch, or all."""
         import pyarrow as pa
 
         from tools.verify.input.tables import arrow_schema
@@ -190,7 +191,7 @@ class Servers:
 
 
 class Clients(ClientHistory):
-    """Histories of clients that are kept in memory."""
+    """Histories of clients, kept in memory."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -203,13 +204,13 @@ class Clients(ClientHistory):
         return self._made[-1]
 
     def mark_fresh(self, session: Session) -> None:
-        """Keep everything."""
+        """Does nothing."""
 
     def flush(self) -> None:
-        """Keep everything."""
+        """Does nothing."""
 
     def table(self) -> pa.Table:
-        """Return the operations as the table has them, one record each."""
+        """Return the operations as table rows, one record each."""
         import pyarrow as pa
 
         from tools.verify.input.tables import arrow_schema

@@ -1,7 +1,7 @@
 """Makes the logs of a small cluster that did everything right, for tests that then corrupt them.
 
 The records of each incarnation are plain lists until `write`, so that a test can change, drop or
-swap any of them; what is written is linked and numbered anew, as a broken member would do it.
+swap any of them; they are linked and numbered when written, as by a broken member.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IncarnationId = tuple[str, int]
 
 
 class LogMaker:
-    """A cluster of three members; the records that each of them would write are in `logs`."""
+    """A cluster of three members; `logs` has the records that each of them would write."""
 
     def __init__(self, voters: tuple[str, ...] = VOTERS) -> None:
         self.voters = voters
@@ -49,25 +49,25 @@ class LogMaker:
         self._submitted: Counter[str] = Counter()  # by origin, which has one session
 
     def start(self, incarnation: IncarnationId, history: History | None = None) -> None:
-        """An incarnation begins with the state in its store."""
+        """Begin an incarnation with the state in its store."""
         found = history or History()
         self.logs[incarnation] = [Start(found.epoch, found.position, found.chain, root_of(found))]
 
     def view(self, ring_seq: int, *logs: IncarnationId) -> None:
-        """A ring of these incarnations forms."""
+        """Form a ring of these incarnations."""
         self.ring = (ring_seq, logs[0][0])
         self.seq = 0
         for incarnation in logs:
             self.logs[incarnation].append(ViewSeen(*self.ring, True, tuple(logs)))
 
     def leave(self, *logs: IncarnationId) -> None:
-        """The view ends for these incarnations."""
+        """End the view for these incarnations."""
         for incarnation in logs:
             self.logs[incarnation].append(ViewSeen(*self.ring, False, tuple(logs)))
             self.logs[incarnation].append(Inactive("view ended"))
 
     def activate(self, *logs: IncarnationId, fresh: tuple[IncarnationId, ...] = ()) -> None:
-        """The view becomes primary; the fresh members receive their state later."""
+        """Make the view primary; the fresh members receive their state later."""
         self.epoch += 1
         members = tuple((*incarnation, incarnation in fresh) for incarnation in logs)
         base = self.history
@@ -84,7 +84,7 @@ class LogMaker:
         )
 
     def item(self, origin: str, kinds: bytes, *logs: IncarnationId, refuse: int = 0) -> Batch:
-        """One item is applied by these incarnations; its first `refuse` commands get a 404."""
+        """Apply one item at these incarnations; its first `refuse` commands get a 404."""
         self.seq += 1
         self.blob_no += 1
         codes = [404] * refuse + [UNROUTABLE if kind == PUBLISH else OK for kind in kinds[refuse:]]
@@ -117,13 +117,13 @@ class LogMaker:
             self.logs[origin].append(ConfirmRecord(self.epoch, last, confirmed))
 
     def vote(self, *logs: IncarnationId) -> None:
-        """All agree about the present state."""
+        """Vote; all agree about the present state."""
         h = self.history
         for incarnation in logs:
             self.logs[incarnation].append(Vote(h.position, h.chain, root_of(h), "agreed"))
 
     def stop(self, *logs: IncarnationId) -> None:
-        """An orderly end."""
+        """Stop cleanly."""
         for incarnation in logs:
             stop = Stop("shutdown", self.history.position, self.history.chain)
             self.logs[incarnation].append(stop)
@@ -135,7 +135,7 @@ class LogMaker:
         return twin
 
     def write(self, directory: Path, segment_bytes: int = 3000, cluster: str = "c1") -> None:
-        """Write the logs, each member's into a directory of its own."""
+        """Write the logs, each member's into its own directory."""
         for (name, incarnation), records in self.logs.items():
             log = MemberLogWriter(
                 directory / name, "prod", cluster, name, incarnation, lambda: 1, segment_bytes
@@ -147,7 +147,7 @@ class LogMaker:
 
 
 def moves_of(first: int, codes: list[int]) -> bytes:
-    """Each accepted publish was taken, and reached no queue: these logs are not about queues."""
+    """Each accepted publish was taken and reached no queue: these logs are not about queues."""
     rows = [
         row(BY_CLIENT, first + i & INDEX_MASK, 0, 0, 1, first + i)
         for i, code in enumerate(codes)
@@ -164,10 +164,10 @@ def root_of(history: History) -> int:
 
 
 def good_history(rounds: int = 6) -> LogMaker:
-    """Start, run, lose c, go on without it, take it back by a snapshot, stop.
+    """Start, run, lose c, continue without it, take it back by a snapshot, stop.
 
-    b learns late that a message before the loss was safe, and another one is unstable at both: they
-    are applied on the way into the next primary view.
+    b learns late that a message before the loss was safe, and another is unstable at both: both are
+    applied on the way into the next primary view.
     """
     a, b, c, c2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
     maker = LogMaker()

@@ -1,8 +1,8 @@
 """Makes the member logs of three members with real machines.
 
-Clients use the rig of the unit tests, and what the members would record is kept as records that a
-test can corrupt.  A test may also break a machine's state between two commands, the same at all
-members: then the logs agree with one another, and only the queue contract can find the fault.
+Clients use the rig of the unit tests, and the members' records are kept so that a test can corrupt
+them.  A test may also break a machine's state between two commands, the same at all members: then
+the logs agree with one another, and only the queue contract can find the fault.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MoveMaker(LogMaker):
         return self.rig.machine
 
     def applied(self, session: int, command: Command, outcome: int, moves: bytes) -> None:
-        """A command was applied by all three."""
+        """Record a command that all three have applied."""
         machine = self.machine
         if isinstance(command, c.Activate):
             self._activated(command)
@@ -116,11 +116,11 @@ class MoveMaker(LogMaker):
             records.append(record)
 
     def checkpoint(self) -> None:
-        """Every log gets a checkpoint of the queues."""
+        """Add a checkpoint of the queues to every log."""
         self.checkpoint_of(self.machine)
 
     def checkpoint_of(self, machine: Machine | None) -> None:
-        """The same, of this machine; None: nothing was applied yet."""
+        """The checkpoint of this machine; None if nothing was applied yet."""
         if machine is None:
             self._add(Checkpoint(0, 0, 1, b""))
             return
@@ -136,7 +136,7 @@ class MoveMaker(LogMaker):
         self._add(Checkpoint(self.history.position, machine.root(), machine.next_message, rows))
 
     def end(self) -> None:
-        """Orderly end, with a last checkpoint."""
+        """End cleanly, with a last checkpoint."""
         self.checkpoint()
         self.stop(*INCARNATIONS)
 
@@ -208,11 +208,12 @@ def check_records(
 
 
 def is_breached(records: list[Record]) -> bool:
-    """Whether `check_records` finds something in a log; asks the cheapest rules first, as hardly
-    anything of what is wrong needs the others.
+    """Whether `check_records` finds something in a log; the cheapest rules run first, as hardly any
+    fault needs the others.
 
-    What a step finds is a breach in the end: `test_each_violation_is_named_where_it_is` shows that
-    of each rule.
+    A finding of a step is a breach at the end: `test_each_violation_is_named_where_it_is` shows
+    that
+    for each rule.
     """
     read = read_back(records)
     replay = Replay()
@@ -238,7 +239,7 @@ def _queue_row(queue: Queue) -> tuple[int, str, str, bool, int]:
 
 
 class _TapedRig(Rig):
-    """Passes on what each command did."""
+    """Passes on the results of each command."""
 
     def __init__(self, maker: MoveMaker) -> None:
         self._maker = maker

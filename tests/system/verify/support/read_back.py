@@ -1,4 +1,4 @@
-"""Records as the check reads them, made of records that were never in a file."""
+"""Records as the check reads them, from records that were never in a file."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tools.verify.format.records import Record, decode
 
 
 def read_back(records: Iterable[Written]) -> list[Record]:
-    """Return what the check's own decoder makes of the bytes that a member would write."""
+    """Return the check's decoding of the bytes that a member would write."""
     return [decode(codec.encode(0, record), expanded=False)[1] for record in records]

@@ -13,7 +13,8 @@ from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Move
 
 
 def plain_history() -> MoveMaker:
-    """Publishes, takes, acks, limits, a lost member, a cold start, delays, repeats, what stays."""
+    """Publishes, gets, acks, limits, a lost member, a cold start, delays, repeats, kept
+    messages."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
     one.queue("q")
@@ -75,7 +76,7 @@ def plain_history() -> MoveMaker:
 
 
 def _read_a_stream(six: Client) -> None:
-    """Readers that give back what they have in each way, and one that holds it to the end."""
+    """Readers that return messages in each way, and one that holds one to the end."""
     six.queue("log", {"x-queue-type": "stream", "x-max-length-bytes": 8})
     for i in range(4):
         six.publish("log", b"s%d" % i, flags=0 if i == 1 else c.PERSISTENT, no=i + 1)
@@ -93,7 +94,7 @@ def _read_a_stream(six: Client) -> None:
 
 
 def _keep_last_values(seven: Client) -> None:
-    """One is replaced where it waits, one where it came back, one while it is held."""
+    """A value is replaced while it waits, after it returned, and while it is held."""
     seven.queue("last", {"qpid.last_value_queue": 1})
     publish_keyed(seven, "a1", "b1", "c1", "b2")
     seven.get("last")
@@ -114,7 +115,7 @@ def _keep_last_values(seven: Client) -> None:
 
 
 def publish_keyed(client: Client, *texts: str) -> None:
-    """Into the queue "last", by keys that are the first letters."""
+    """Publish to the queue "last", with the first letters as keys."""
     for text in texts:
         key = codec.encode_properties({"headers": {"qpid.LVQ_key": text[0]}})
         client.publish("last", text.encode(), properties=key)

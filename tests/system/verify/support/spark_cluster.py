@@ -1,6 +1,6 @@
-"""A Spark cluster of several machines: each one a network namespace with an address of its own.
+"""A Spark cluster of several machines, each a network namespace with its own address.
 
-On the first run the master and whoever submits, on each further one a worker.  They share the file
+The master and the submitter run on the first, a worker on each further one.  They share the file
 system, as machines with shared storage do, and nothing else: no loopback, no environment.
 """
 
@@ -26,7 +26,7 @@ _CLASS = "org.apache.spark.deploy.{0}.{1}"
 
 
 class SparkCluster:
-    """Master, and so many workers with a core each.  Gone when the block is left."""
+    """Master, and this many workers with a core each.  Removed at the end of the block."""
 
     def __init__(self, workers: int, scratch: Path) -> None:
         self._count, self._scratch = workers, scratch
@@ -38,7 +38,7 @@ class SparkCluster:
 
     def __enter__(self) -> SparkCluster:
         self._home = find_java(self._scratch)
-        # Nothing is run before each worker has its executor: a quick one would do it all.
+        # Nothing runs before each worker has its executor: a quick one would do everything.
         self._conf.mkdir()
         (self._conf / "spark-defaults.conf").write_text(
             f"spark.cores.max {self._count}\n"
@@ -73,7 +73,7 @@ class SparkCluster:
         return self._scratch / f"work{place}"
 
     def tasks(self, place: int) -> int:
-        """Return how many tasks the executors of this worker finished."""
+        """Return the number of tasks that this worker's executors finished."""
         return sum(
             said.read_text(errors="replace").count("Finished task")
             for said in self.work(place).glob("app-*/*/stderr")
@@ -82,7 +82,7 @@ class SparkCluster:
     def run(
         self, command: Sequence[str], environment: dict[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the first machine, with nothing but this environment and Spark's."""
+        """Run a command on the first machine, with only this environment and Spark's."""
         return subprocess.run(
             ["ip", "netns", "exec", self._network.spaces[0], *command],
             capture_output=True,
@@ -115,7 +115,7 @@ class SparkCluster:
             )
 
     def _wait(self, name: str, words: str, times: int) -> None:
-        """Wait until a log has these words so often."""
+        """Wait until a log has these words this often."""
         log = self._scratch / f"{name}.log"
         deadline = time.monotonic() + PATIENCE_S
         while (said := log.read_text(errors="replace")).count(words) < times:

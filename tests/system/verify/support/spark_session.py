@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a run: starting one takes longer than most checks."""
+"""One Spark session for all tests of a run, as starting one takes longer than most checks."""
 
 from __future__ import annotations
 
