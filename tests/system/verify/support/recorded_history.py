@@ -13,8 +13,7 @@ from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Move
 
 
 def plain_history() -> MoveMaker:
-    """Publishes, gets, acks, limits, a lost member, a cold start, delays, repeats, kept
-    messages."""
+    """Publishes, gets, acks, limits, a lost member, a cold start, delays, repeats, remainders."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
     one.queue("q")
