@@ -9,7 +9,7 @@ from tests.support.three_machines import Rig
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Three machines that apply the same commands, and are looked through in the end."""
+    """Three machines that apply the same commands; their invariants are checked at the end."""
     rig = Rig()
     yield rig
     for machine in rig.machines.values():

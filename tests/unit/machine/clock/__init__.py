@@ -1,1 +1,1 @@
-"""The machine's time, and when queues are looked at."""
+"""The machine's time, and the schedule by which queues are checked for expiry."""

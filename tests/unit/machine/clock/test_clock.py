@@ -1,4 +1,4 @@
-"""Time in the machine: whose clock counts, how far, when none is wanted (G17).
+"""The machine's time: whose clock counts, how far it moves time, and when ticks are needed (G17).
 
 Decision: docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md.
 """
@@ -23,7 +23,7 @@ from tests.support.clocks import (
 from tests.support.three_machines import EMPTY, Rig
 
 
-def test_a_message_lives_for_its_time_and_no_longer(rig: Rig) -> None:
+def test_a_message_expires_exactly_at_its_time_to_live(rig: Rig) -> None:
     """G17."""
     rig.pass_time(5 * SECOND)
     expiring(rig)
@@ -33,8 +33,10 @@ def test_a_message_lives_for_its_time_and_no_longer(rig: Rig) -> None:
     assert rig.depth("q") == 0
 
 
-def test_a_tick_says_nothing_of_what_was_ordered_behind_its_position(rig: Rig) -> None:
-    """G17: its sender had not applied the message, and its clock may have been anywhere."""
+def test_a_tick_does_not_age_messages_ordered_after_its_position(rig: Rig) -> None:
+    """G17: the sender had not applied the message, so its clock reading says nothing about its
+    age.
+    """
     long_lived(rig)
     read_at = rig.position
     expiring(rig)
@@ -46,7 +48,7 @@ def test_a_tick_says_nothing_of_what_was_ordered_behind_its_position(rig: Rig) -
     assert rig.depth("q") == 0
 
 
-def test_a_tick_counts_up_to_the_horizon_of_what_its_sender_did_not_know(rig: Rig) -> None:
+def test_a_tick_counts_up_to_the_horizon_of_items_its_sender_had_not_applied(rig: Rig) -> None:
     """G17."""
     long_lived(rig)
     read_at = rig.position
@@ -58,11 +60,11 @@ def test_a_tick_counts_up_to_the_horizon_of_what_its_sender_did_not_know(rig: Ri
         rig.tick(name, 390_000, read_at)
     assert rig.machine.now_us == 300_000
     tick_all(rig, a=390_000, b=390_000)
-    assert rig.machine.now_us == 390_000, "who had applied the message knows better"
+    assert rig.machine.now_us == 390_000, "ticks of members that applied it count"
 
 
-def test_ticks_alone_hide_nothing_from_one_another(rig: Rig) -> None:
-    """What was read before other ticks counts in full: they create nothing."""
+def test_ticks_alone_do_not_limit_one_another(rig: Rig) -> None:
+    """Ticks create no messages, so a tick read before other ticks counts in full."""
     long_lived(rig)
     read_at = rig.position
     for name in "abc":
@@ -70,8 +72,10 @@ def test_ticks_alone_hide_nothing_from_one_another(rig: Rig) -> None:
     assert rig.machine.now_us == 500_000
 
 
-def test_what_dies_at_a_tick_counts_from_its_horizon(rig: Rig) -> None:
-    """G17: a tick at which messages are dead-lettered hides them like any other position."""
+def test_a_message_dead_lettered_at_a_tick_ages_from_its_horizon(rig: Rig) -> None:
+    """G17: a tick at which messages are dead-lettered limits older ticks as any other position
+    does.
+    """
     client = rig.client()
     client.queue("dead", {"x-message-ttl": 1000})
     client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -87,8 +91,8 @@ def test_what_dies_at_a_tick_counts_from_its_horizon(rig: Rig) -> None:
     assert rig.depth("dead") == 0
 
 
-def test_no_claim_that_is_kept_is_beyond_the_horizon(rig: Rig) -> None:
-    """G17: it would count for what is created after it."""
+def test_no_stored_claim_exceeds_the_horizon(rig: Rig) -> None:
+    """G17: otherwise it would age messages that are created after it."""
     all_sent_something(rig)
     long_lived(rig)
     rig.tick("a", SECOND)
@@ -100,7 +104,7 @@ def test_no_claim_that_is_kept_is_beyond_the_horizon(rig: Rig) -> None:
 
 
 def test_one_clock_that_jumps_far_ahead_expires_nothing(rig: Rig) -> None:
-    """G17: and makes nothing live for ever."""
+    """G17: nor does it make any message live for ever."""
     all_sent_something(rig)
     expiring(rig)
     for step in range(1, 10):
@@ -114,7 +118,7 @@ def test_one_clock_that_jumps_far_ahead_expires_nothing(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["stops", "goes back", "does not tick"])
-def test_one_clock_does_not_hold_the_time(rig: Rig, wrong: str) -> None:
+def test_one_clock_does_not_hold_back_time(rig: Rig, wrong: str) -> None:
     """G17."""
     all_sent_something(rig)
     expiring(rig)
@@ -125,7 +129,7 @@ def test_one_clock_does_not_hold_the_time(rig: Rig, wrong: str) -> None:
     assert rig.depth("q") == 0
 
 
-def test_a_horizon_never_goes_back(rig: Rig) -> None:
+def test_the_horizon_never_goes_back(rig: Rig) -> None:
     long_lived(rig)
     rig.tick("a", 100_000, rig.position, ahead_us=900_000)
     rig.activate(members=("b", "c"))
@@ -135,8 +139,8 @@ def test_a_horizon_never_goes_back(rig: Rig) -> None:
     assert rig.depth("q") == 1
 
 
-def test_a_tick_that_is_older_than_the_horizons_that_are_kept_claims_little(rig: Rig) -> None:
-    """G17: and it is bounded what the machine keeps of them."""
+def test_a_tick_older_than_the_stored_horizons_moves_no_time(rig: Rig) -> None:
+    """G17: the machine stores a bounded number of horizons."""
     client = expiring(rig)
     read_at = rig.position
     for step in range(1, 2 * SPANS_MAX):
@@ -151,15 +155,17 @@ def test_a_tick_that_is_older_than_the_horizons_that_are_kept_claims_little(rig:
     assert rig.depth("q") == 2 * SPANS_MAX - 1
 
 
-def test_a_tick_below_zero_says_nothing(rig: Rig) -> None:
+def test_a_tick_with_a_negative_number_is_ignored(rig: Rig) -> None:
     expiring(rig)
     for reached, ahead, applied in ((-1, 0, 0), (0, -1, 0), (0, 0, -1)):
         assert rig.tick("a", reached, applied, ahead) == c.IGNORED
     assert not rig.machine.clocks
 
 
-def test_a_tick_that_names_its_own_position_or_a_later_one_says_nothing(rig: Rig) -> None:
-    """Its sender cannot have applied that: its clock would count for whatever comes before it."""
+def test_a_tick_that_names_its_own_or_a_later_position_is_ignored(rig: Rig) -> None:
+    """Its sender cannot have applied that position: the clock would age all that comes before
+    it.
+    """
     expiring(rig)
     for ahead in (1, 2, 1000):
         assert rig.tick("a", 100_000, rig.position + ahead) == c.IGNORED
@@ -168,7 +174,7 @@ def test_a_tick_that_names_its_own_position_or_a_later_one_says_nothing(rig: Rig
     assert rig.machine.clocks["a"].reached_us == 100_000
 
 
-def test_no_tick_moves_the_time_further_than_a_right_clock_may_be(rig: Rig) -> None:
+def test_one_tick_moves_time_at_most_by_the_allowed_clock_error(rig: Rig) -> None:
     all_sent_something(rig)
     long_lived(rig)
     tick_all(rig, a=WILD_US, b=WILD_US, c=WILD_US)
@@ -177,12 +183,12 @@ def test_no_tick_moves_the_time_further_than_a_right_clock_may_be(rig: Rig) -> N
     assert rig.machine.now_us == 2 * AHEAD_US_MAX
 
 
-def test_two_members_of_three_are_as_slow_as_the_slower(rig: Rig) -> None:
+def test_with_two_of_three_members_the_slower_clock_counts(rig: Rig) -> None:
     expiring(rig)
     tick_all(rig, a=100_000, b=100_000, c=100_000)
     rig.activate(members=("a", "b"))
     rig.tick("a", 400_000)
-    assert rig.machine.now_us == 100_000, "one of two is no majority"
+    assert rig.machine.now_us == 100_000, "one of two is not a majority"
     rig.tick("b", 250_000)
     assert rig.machine.now_us == 250_000
 
@@ -197,8 +203,8 @@ def test_time_never_goes_back(rig: Rig) -> None:
     assert seen == 900
 
 
-def test_one_clock_alone_moves_no_time_while_others_sent_something(rig: Rig) -> None:
-    """G17: it may be the one that jumps, and the others' ticks are on the way."""
+def test_one_clock_does_not_move_time_while_other_members_are_heard(rig: Rig) -> None:
+    """G17: it may be the clock that jumps, and the ticks of the others are on their way."""
     all_sent_something(rig)
     expiring(rig)
     rig.tick("a", 300_000)
@@ -207,26 +213,28 @@ def test_one_clock_alone_moves_no_time_while_others_sent_something(rig: Rig) -> 
     assert rig.machine.now_us == 100_000
 
 
-def test_a_joiner_holds_nothing_up(rig: Rig) -> None:
-    """It sends nothing until it has the state."""
+def test_a_joining_member_does_not_hold_back_time(rig: Rig) -> None:
+    """It sends no ticks until it has the state."""
     all_sent_something(rig)
     expiring(rig)
     rig.activate(members=("a", "b"))
-    assert rig.machine.clocks.keys() == set(), "who leaves takes its clock along"
+    assert rig.machine.clocks.keys() == set(), "the clock of a member leaves with it"
     rig.activate("c")
     tick_all(rig, a=200_000, b=200_000)
     assert rig.machine.now_us == 200_000
 
 
-def test_time_stands_while_nothing_can_expire(rig: Rig) -> None:
-    """Nobody ticks then, however long; the next message lives its whole life."""
+def test_time_stands_still_while_nothing_can_expire(rig: Rig) -> None:
+    """No member ticks then, however long that lasts; the next message lives its whole time."""
     client = expiring(rig)
     rig.pass_time(SECOND // 2)
     client.purge("q")
     assert not rig.machine.wants_tick
     under_way = SECOND
-    assert rig.tick("a", under_way) == c.IGNORED, "no majority of the clocks is there"
-    assert rig.machine.clocks["a"].reached_us == under_way, "it came back: its sender may go on"
+    assert rig.tick("a", under_way) == c.IGNORED, "there is no majority of clocks"
+    assert rig.machine.clocks["a"].reached_us == under_way, (
+        "its sender sees its tick ordered and may send the next"
+    )
     client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
     rig.pass_time(under_way + SECOND // 2 - 1)
     assert rig.depth("q") == 1
@@ -235,8 +243,8 @@ def test_time_stands_while_nothing_can_expire(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_a_time_without_a_primary_does_not_count(rig: Rig, cold: bool) -> None:
-    """G17: no majority's clocks are there to count it."""
+def test_time_without_a_primary_does_not_count(rig: Rig, cold: bool) -> None:
+    """G17: no majority of clocks exists to count it."""
     client = rig.client()
     client.queue("q", {"x-message-ttl": 1000})
     client.publish("q", b"m")
@@ -260,7 +268,7 @@ def test_clocks_are_part_of_the_state(rig: Rig) -> None:
     assert rig.depth("q") == 0
 
 
-def test_a_queue_that_is_consumed_from_has_no_deadline(rig: Rig) -> None:
+def test_a_queue_with_a_consumer_has_no_expiry_deadline(rig: Rig) -> None:
     client = rig.client()
     client.queue("q", {"x-expires": 1000})
     assert rig.machine.wants_tick
@@ -272,7 +280,7 @@ def test_a_queue_that_is_consumed_from_has_no_deadline(rig: Rig) -> None:
     assert not rig.machine.wants_tick
 
 
-def test_a_use_counts_from_the_horizon_of_its_moment(rig: Rig) -> None:
+def test_a_use_of_a_queue_counts_from_the_horizon(rig: Rig) -> None:
     """G17."""
     client = rig.client()
     client.queue("leased", {"x-expires": 60_000})
@@ -281,7 +289,7 @@ def test_a_use_counts_from_the_horizon_of_its_moment(rig: Rig) -> None:
     assert rig.queue("leased").used_us == SECOND
 
 
-def test_only_messages_that_can_expire_want_ticks(rig: Rig) -> None:
+def test_ticks_are_wanted_only_while_a_message_can_expire(rig: Rig) -> None:
     client = expiring(rig)
     client.publish("q", b"immortal")
     rig.pass_time(SECOND)
@@ -289,23 +297,23 @@ def test_only_messages_that_can_expire_want_ticks(rig: Rig) -> None:
     assert not rig.machine.wants_tick
 
 
-def test_how_long_nothing_is_due(rig: Rig) -> None:
+def test_due_in_us_is_the_time_until_the_head_expires(rig: Rig) -> None:
     client = rig.client()
     client.queue("q", {"x-message-ttl": 60_000})
     client.publish("q", b"m")
     assert rig.machine.due_in_us == 60 * SECOND
     client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
-    assert rig.machine.due_in_us == 60 * SECOND, "it waits behind the first"
+    assert rig.machine.due_in_us == 60 * SECOND, "it waits behind the first message"
     rig.pass_time(2 * SECOND)
     assert rig.depth("q") == 2
     assert rig.machine.due_in_us == 58 * SECOND
     client.get("q")
-    assert rig.machine.due_in_us <= 0, "what is at the head now may have expired long ago"
+    assert rig.machine.due_in_us <= 0, "the new head may have expired long ago"
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_expired_behind_another_is_not_delivered(rig: Rig, shared: bool) -> None:
-    """As RabbitMQ promises it; it dies when its turn comes."""
+def test_a_message_that_expired_behind_another_is_not_delivered(rig: Rig, shared: bool) -> None:
+    """As RabbitMQ promises. It dies when it reaches the head."""
     client = rig.client()
     client.queue("dead")
     letters: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -1,4 +1,4 @@
-"""When queues are looked at for what expires."""
+"""The schedule by which queues are checked for expired messages."""
 
 import itertools
 import random
@@ -34,8 +34,8 @@ def test_the_earliest_time_counts_until_it_is_taken() -> None:
     assert schedule.times == {2: 40}
 
 
-def test_it_takes_what_a_plain_table_of_times_gives() -> None:
-    """Over many rounds, with more superseded entries than are kept."""
+def test_the_schedule_agrees_with_a_plain_table_of_times() -> None:
+    """Over many rounds, with more superseded entries than the schedule keeps."""
     dice = random.Random(7)
     schedule, times = Schedule(), dict[int, int]()
     for now_us in range(0, 4_000, 50):
@@ -53,8 +53,8 @@ def test_it_takes_what_a_plain_table_of_times_gives() -> None:
         assert schedule.times == times
 
 
-def test_a_tick_looks_only_at_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All queues in which something could expire were looked at at each tick."""
+def test_a_tick_checks_only_queues_that_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once checked every queue in which something could expire."""
     looked: list[str] = []
 
     def watched(state: State, queue: Queue, count_max: int) -> int:
@@ -69,12 +69,12 @@ def test_a_tick_looks_only_at_what_is_due(monkeypatch: pytest.MonkeyPatch) -> No
         client.publish(f"q{number}", b"m")
     client.get("q1")
     rig.pass_time(1_000_000)
-    assert looked == ["q0"] * 3, "once at each member"
+    assert looked == ["q0"] * 3, "once on each member"
     assert [rig.depth(f"q{number}") for number in range(5)] == [0, 0, 1, 1, 1]
 
 
-def test_at_one_tick_only_so_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of which nothing waits any more; and a member that was restored does the same."""
+def test_one_tick_checks_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues with no message left count too; a restored member does the same as the others."""
     monkeypatch.setattr("broker.machine.handlers.sessions.EXPIRED_PER_TICK_MAX", 2)
     rig = Rig()
     client = rig.client()

@@ -1,1 +1,1 @@
-"""Policies: what may be said, which applies, what follows; and Qpid's options of queues."""
+"""Policies: patterns and settings, which policy applies, its effects; and Qpid's queue options."""

@@ -1,4 +1,4 @@
-"""Policies: which one applies, what it changes at once, and what goes on at later positions."""
+"""Policies: which one applies, what it changes at once, and what continues at later positions."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def fill(client: Client, count: int, name: str = "q") -> None:
 
 
 def restored(client: Client) -> None:
-    """Another member goes on from a snapshot of here; the rig compares it from now on."""
+    """Replaces a member by one restored from a snapshot; the rig compares it from then on."""
     rig = client.rig
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
     rig.machines["b"].invariants()
@@ -78,12 +78,12 @@ def test_the_highest_priority_applies_then_the_first_name(client: Client) -> Non
     restored(client)
 
 
-def test_a_queue_that_is_declared_later_has_it(client: Client) -> None:
+def test_a_policy_applies_to_queues_declared_later(client: Client) -> None:
     set_policy(client, "p", "^q", max_length=1)
     client.queue("q")
     fill(client, 3)
     assert client.rig.depth("q") == 1
-    assert client.queue("q") == c.OK, "its arguments are what it was declared with"
+    assert client.queue("q") == c.OK, "a policy does not change its arguments"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_apply_to(client: Client, apply_to: str, applies: str) -> None:
     assert (found is not None) == (apply_to in ("all", "exchanges"))
 
 
-def test_of_two_numbers_the_lower_one_counts_and_of_two_words_the_queues_own(
+def test_the_lower_number_wins_and_a_queues_own_word_wins(
     client: Client,
 ) -> None:
     own: Table = {"x-max-length": 5, "x-overflow": "reject-publish", "x-delivery-limit": 9}
@@ -124,7 +124,7 @@ def test_of_two_numbers_the_lower_one_counts_and_of_two_words_the_queues_own(
     assert (found.ttl_us, found.expires_us, found.delivery_limit) == (8_000, -1, 8)
 
 
-def test_of_mirrors_the_larger_number_counts(client: Client) -> None:
+def test_the_larger_number_of_mirrors_wins(client: Client) -> None:
     client.queue("q")
     set_policy(client, "p", ha_mode="exactly", ha_params=2, ha_sync_mode="automatic")
     set_policy(client, "o", operator=True, ha_mode="exactly", ha_params=3, ha_sync_mode="manual")
@@ -146,13 +146,15 @@ def test_a_bad_policy_changes_nothing(client: Client) -> None:
     assert client.rig.machine.root() == root
 
 
-def test_a_pattern_that_no_origin_lets_pass_matches_nothing(client: Client) -> None:
+def test_a_pattern_that_is_no_regular_expression_matches_nothing(client: Client) -> None:
     client.queue("q(")
     assert set_policy(client, "p", "q(", max_length=1) == (201, "")
     assert names(client, "q(") == (None, None)
 
 
-def test_a_lower_limit_drops_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lower_limit_drops_messages_in_slices(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("broker.machine.handlers.policies.TRIMMED_MAX", 3)
     client.queue("grave")
     client.queue("q")
@@ -168,10 +170,12 @@ def test_a_lower_limit_drops_in_slices(client: Client, monkeypatch: pytest.Monke
     assert not client.rig.machine.wants_tick
 
 
-def test_a_publish_to_many_queues_that_hold_too_much_stays_short(
+def test_a_publish_to_many_queues_over_their_limit_stays_bounded(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message drops two at most on its way in or back; the rest goes on with all queues."""
+    """Each publish or return drops at most two messages; the others are dropped at later
+    positions.
+    """
     monkeypatch.setattr("broker.machine.handlers.policies.TRIMMED_MAX", 3)
     for name in ("q0", "q1", "q2"):
         client.queue(name)
@@ -187,7 +191,7 @@ def test_a_publish_to_many_queues_that_hold_too_much_stays_short(
     assert [client.rig.depth(f"q{n}") for n in range(3)] == [1, 1, 1]
 
 
-def test_a_queue_that_refuses_publishes_drops_nothing(client: Client) -> None:
+def test_a_lower_limit_drops_nothing_from_a_reject_publish_queue(client: Client) -> None:
     client.queue("q")
     fill(client, 5)
     set_policy(client, "p", max_length=2, overflow="reject-publish")
@@ -196,11 +200,11 @@ def test_a_queue_that_refuses_publishes_drops_nothing(client: Client) -> None:
     assert [one.ack for one in client.confirms()] == [False]
     client.get("q")
     client.nack(1)
-    assert client.rig.depth("q") == 5, "what comes back is not dropped, either"
+    assert client.rig.depth("q") == 5, "returned messages are not dropped, either"
     assert not client.rig.machine.wants_tick
 
 
-def test_a_time_to_live_counts_for_what_waits(client: Client) -> None:
+def test_a_time_to_live_applies_to_waiting_messages(client: Client) -> None:
     client.queue("q")
     fill(client, 3)
     assert not client.rig.machine.wants_tick
@@ -212,10 +216,10 @@ def test_a_time_to_live_counts_for_what_waits(client: Client) -> None:
     assert client.rig.depth("q") == 0
     fill(client, 1)
     clear_policy(client, "p")
-    assert not client.rig.machine.wants_tick, "without the policy it lives for ever"
+    assert not client.rig.machine.wants_tick, "without the policy the message lives for ever"
 
 
-def test_expires_counts_from_the_change(client: Client) -> None:
+def test_expires_counts_from_the_change_of_the_policy(client: Client) -> None:
     client.queue("q")
     client.queue("clock", {"x-message-ttl": 60_000})
     client.publish("clock", b"")
@@ -241,7 +245,7 @@ def test_expires_spares_a_queue_with_a_consumer(client: Client) -> None:
     assert not client.rig.machine.wants_tick
 
 
-def test_an_alternate_exchange_by_policy(client: Client) -> None:
+def test_a_policy_sets_an_alternate_exchange(client: Client) -> None:
     client.queue("rest")
     client.exchange("orders")
     client.exchange("own", arguments={"alternate-exchange": "amq.direct"})
@@ -258,7 +262,7 @@ def test_an_alternate_exchange_by_policy(client: Client) -> None:
     assert client.rig.depth("rest") == 2
 
 
-def test_counting_returns_ends_with_the_limit(client: Client) -> None:
+def test_returns_are_no_longer_counted_without_a_limit(client: Client) -> None:
     client.queue("q")
     fill(client, 1)
     set_policy(client, "p", delivery_limit=5)
@@ -269,7 +273,9 @@ def test_counting_returns_ends_with_the_limit(client: Client) -> None:
     assert not queue(client).returns
 
 
-def test_many_queues_follow_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_reaches_many_queues_in_slices(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("broker.machine.handlers.policies.POLICIES_WORK_MAX", 66)
     for number in range(16):
         client.queue(f"q{number}")
@@ -280,7 +286,7 @@ def test_many_queues_follow_in_slices(client: Client, monkeypatch: pytest.Monkey
     assert [queue(client, f"q{n}").max_length for n in range(16)] == [1] * 3 + [2] * 3 + [-1] * 10
     restored(client)
     client.queue("q16")
-    assert queue(client, "q16").max_length == 2, "declared meanwhile"
+    assert queue(client, "q16").max_length == 2, "declared while the slices were under way"
     client.delete("q15")
     assert client.rig.machine.wants_tick
     client.rig.pass_time(STEP_US)
@@ -303,7 +309,7 @@ def test_deleted_queues_are_no_work_that_goes_on(
     client.rig.tick("a", 0)
 
 
-def test_a_virtual_host_takes_its_policies_with_it(client: Client) -> None:
+def test_a_virtual_host_is_deleted_with_its_policies(client: Client) -> None:
     rig = client.rig
     other = rig.client("b", "other")
     other.queue("q")

@@ -22,7 +22,7 @@ from broker.machine.policies.settings import operator_policy_fault, policy_fault
     ],
 )
 def test_a_pattern_matches(pattern: str, matching: list[str], others: list[str]) -> None:
-    if not matching:  # an alternative that the look-ahead does not bind
+    if not matching:  # an alternative not bound by the look-ahead
         with pytest.raises(PatternError):
             compiled(pattern)
         return
@@ -33,12 +33,12 @@ def test_a_pattern_matches(pattern: str, matching: list[str], others: list[str])
 @pytest.mark.parametrize(
     "pattern", ["(a", "a(?!b)", "^(?!a", "(a{1000}){1000}", "(.)\\1", "\ud800"]
 )
-def test_what_is_no_expression_is_said(pattern: str) -> None:
+def test_an_invalid_pattern_is_explained(pattern: str) -> None:
     with pytest.raises(PatternError, match=r"invalid|missing|not text"):
         compiled(pattern)
 
 
-def test_a_pattern_that_would_backtrack_for_ever_is_matched_at_once() -> None:
+def test_a_pattern_prone_to_catastrophic_backtracking_matches_at_once() -> None:
     assert not compiled("^(a*)*(a*)*(a*)*b$").matches("a" * 255)
 
 
@@ -98,16 +98,16 @@ BAD: list[tuple[Table, str]] = [
 
 
 @pytest.mark.parametrize("body", GOOD)
-def test_a_good_policy(body: Table) -> None:
+def test_a_valid_policy_is_accepted(body: Table) -> None:
     assert policy_fault(body) == ""
 
 
 @pytest.mark.parametrize(("body", "fault"), BAD)
-def test_a_bad_policy_says_what_is_wrong(body: Table, fault: str) -> None:
+def test_a_refusal_names_what_is_wrong_with_a_policy(body: Table, fault: str) -> None:
     assert fault in policy_fault(body)
 
 
-def test_operators_only_limit() -> None:
+def test_operator_policies_may_only_limit() -> None:
     body = policy(max_length=1, delivery_limit=1, max_in_memory_bytes=1)
     assert operator_policy_fault(body) == ""
     fault = operator_policy_fault(policy(overflow="drop-head"))

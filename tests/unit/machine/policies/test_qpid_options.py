@@ -48,17 +48,19 @@ def arguments_of(client: Client, name: str = "q") -> c.Table:
         ({"qpid.replicate": "none"}, {}),
     ],
 )  # fmt: skip
-def test_what_an_option_stands_for_is_kept(client: Client, given: c.Table, kept: c.Table) -> None:
+def test_an_option_is_stored_as_its_rabbitmq_argument(
+    client: Client, given: c.Table, kept: c.Table
+) -> None:
     assert client.queue("q", given) == c.OK
     assert arguments_of(client) == kept
     assert client.queue("q", given) == c.OK, "the same declaration"
-    assert client.queue("q", kept) == c.OK, "said in the other words"
+    assert client.queue("q", kept) == c.OK, "the same, written with RabbitMQ's arguments"
     copy = Machine.restore("b", client.rig.machine.snapshot())
     check(copy)
     assert copy.vhosts["/"].queues["q"].arguments == kept
 
 
-def test_another_declaration_is_refused_by_the_argument_that_it_stands_for(
+def test_an_inequivalent_declaration_names_the_rabbitmq_argument(
     client: Client,
 ) -> None:
     client.queue("q", {"qpid.max_count": 5})
@@ -88,7 +90,7 @@ def test_another_declaration_is_refused_by_the_argument_that_it_stands_for(
         ({"qpid.nothing": 1}, "not known to this broker"),
     ],
 )
-def test_what_would_mean_something_else_is_refused(
+def test_an_option_with_another_meaning_here_is_refused(
     client: Client, given: c.Table, words: str
 ) -> None:
     assert client.queue("q", given) == 406
@@ -98,23 +100,23 @@ def test_what_would_mean_something_else_is_refused(
 
 
 @pytest.mark.parametrize("option", qpid_options.REFUSED)
-def test_what_is_not_there_is_refused_by_name(client: Client, option: str) -> None:
+def test_an_unsupported_option_is_refused_by_name(client: Client, option: str) -> None:
     assert client.queue("q", {option: 1}) == 406
     assert f"invalid arg '{option}' for queue 'q' in vhost '/': not supported" in client.error()
 
 
 @pytest.mark.parametrize("option", qpid_options.HINTS)
-def test_what_changes_nothing_is_taken_and_not_kept(client: Client, option: str) -> None:
+def test_an_option_without_effect_is_accepted_and_not_stored(client: Client, option: str) -> None:
     assert client.queue("q", {option: 1}) == c.OK
     assert arguments_of(client) == {}
 
 
-def test_a_queue_that_is_only_looked_for_has_no_options(client: Client) -> None:
+def test_a_passive_declare_ignores_options(client: Client) -> None:
     client.queue("q")
     assert client.queue("q", {"qpid.nothing": 1}, passive=True) == c.OK
 
 
-def test_a_queue_with_a_timeout_outlives_its_last_consumer(client: Client) -> None:
+def test_an_auto_delete_queue_with_a_timeout_outlives_its_last_consumer(client: Client) -> None:
     timed: c.Table = {"qpid.auto_delete_timeout": 1}
     assert client.queue("q", timed, auto_delete=True) == c.OK
     client.consume("q")
@@ -127,7 +129,7 @@ def test_a_queue_with_a_timeout_outlives_its_last_consumer(client: Client) -> No
     assert "an exclusive queue goes with its connection" in client.error()
 
 
-def test_a_ring_drops_its_oldest_and_a_full_queue_rejects(client: Client) -> None:
+def test_a_ring_queue_drops_its_oldest_and_a_full_queue_rejects(client: Client) -> None:
     client.queue("ring", {"qpid.max_count": 2, "qpid.policy_type": "ring"})
     client.queue("full", {"qpid.max_count": 2})
     refused = []

@@ -1,1 +1,1 @@
-"""What is published, and by whom."""
+"""Publishing: routing, producers, deduplication, delays and dead letters."""

@@ -1,4 +1,4 @@
-"""Large bodies, which come in parts ahead of their message."""
+"""Large bodies, sent in parts ahead of their message."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def body_of(client: Client, queue: str = "q") -> bytes:
     return bytes(got.body)
 
 
-def test_parts_and_the_rest_are_one_message(client: Client) -> None:
+def test_parts_and_the_publish_make_one_message(client: Client) -> None:
     assert [client.part(b"one "), client.part(b"two ")] == [c.OK, c.OK]
     assert client.rig.depth("q") == 0
     assert client.publish("q", b"three", flags=PARTS, no=1) == c.OK
@@ -38,7 +38,7 @@ def test_parts_and_the_rest_are_one_message(client: Client) -> None:
     assert body_of(client) == b"next"
 
 
-def test_other_channels_go_on_in_between(client: Client) -> None:
+def test_other_channels_may_publish_between_the_parts(client: Client) -> None:
     other = client.channel(2)
     client.part(b"1")
     other.part(b"A")
@@ -50,7 +50,7 @@ def test_other_channels_go_on_in_between(client: Client) -> None:
 
 
 @pytest.mark.parametrize("end", ["channel", "connection", "member", "refusal"])
-def test_parts_go_with_their_channel(client: Client, end: str) -> None:
+def test_parts_are_dropped_with_their_channel(client: Client, end: str) -> None:
     rig = client.rig
     client.part(b"x" * 100)
     assert rig.machine.unfinished_bytes == 100
@@ -66,7 +66,7 @@ def test_parts_go_with_their_channel(client: Client, end: str) -> None:
     assert (rig.machine.unfinished_bytes, rig.machine.unfinished) == (0, {})
 
 
-def test_a_snapshot_holds_what_is_not_whole_yet(client: Client) -> None:
+def test_a_snapshot_holds_unfinished_messages(client: Client) -> None:
     other = client.channel(2)
     client.part(b"1")
     other.part(b"A")
@@ -82,7 +82,7 @@ def test_a_snapshot_holds_what_is_not_whole_yet(client: Client) -> None:
     assert body_of(client) == b"123"
 
 
-def test_a_large_message_is_in_a_snapshot_by_parts(
+def test_a_snapshot_holds_a_large_message_in_parts(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = bytes(range(256)) * 4000
@@ -98,8 +98,10 @@ def test_a_large_message_is_in_a_snapshot_by_parts(
     assert [body_of(client) for _ in range(3)] == [b"before", whole, b"after"]
 
 
-def test_who_waited_longest_gives_way(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a client that stalls harms itself, not those that go on."""
+def test_the_longest_waiting_parts_are_dropped_first(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a client that stalls harms itself, not the clients that continue."""
     monkeypatch.setattr(LIMIT, 1000)
     stalled, other = client.rig.client("b"), client.rig.client("c")
     stalled.part(b"s" * 400)
@@ -115,7 +117,7 @@ def test_who_waited_longest_gives_way(client: Client, monkeypatch: pytest.Monkey
     assert body_of(client) == b"1" * 300 + b"3" * 300
 
 
-def test_one_that_is_too_large_by_itself_is_refused(
+def test_a_message_over_the_limit_is_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LIMIT, 1000)

@@ -1,4 +1,4 @@
-"""Exchanges that choose one binding for each message: by a hash, or at random."""
+"""Exchanges that choose one binding for each message, by a hash or at random."""
 
 from collections import Counter
 
@@ -34,7 +34,7 @@ def depths(client: Client) -> dict[str, int]:
 
 
 def where(client: Client, key: str, properties: bytes = b"\x00\x00", turn: int = 0) -> str:
-    """The queue that gets a message, which is not published."""
+    """Returns the queue that a message would go to, without publishing it."""
     vhost = client.rig.machine.vhosts["/"]
     route = find_route(vhost, vhost.exchanges["x"], (key,), properties, turn)
     assert isinstance(route, Route)
@@ -53,13 +53,13 @@ def refusal(client: Client) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_message_goes_to_one_queue_and_all_get_their_share(kind: str) -> None:
+def test_each_message_goes_to_one_queue_and_every_queue_gets_its_share(kind: str) -> None:
     found = spread(client_with(kind, "a", "b", "c"))
     assert sum(found.values()) == COUNT
     assert min(found.values()) > COUNT // 6
 
 
-def test_weights_are_shares() -> None:
+def test_weights_set_the_shares() -> None:
     client = client_with("x-consistent-hash", "a")
     client.queue("b")
     client.bind("b", "x", "4")
@@ -68,7 +68,7 @@ def test_weights_are_shares() -> None:
 
 
 @pytest.mark.parametrize("kind", ["x-consistent-hash", "x-modulus-hash"])
-def test_a_key_goes_the_same_way_each_time_and_after_a_restore(kind: str) -> None:
+def test_a_key_always_goes_the_same_way_even_after_a_restore(kind: str) -> None:
     client = client_with(kind, "a", "b", "c")
     rig = client.rig
     for _ in range(5):
@@ -79,7 +79,7 @@ def test_a_key_goes_the_same_way_each_time_and_after_a_restore(kind: str) -> Non
         client.publish(str(number), exchange="x")  # the rig compares the roots
 
 
-def test_random_differs_for_one_key_and_after_a_restore_is_the_same() -> None:
+def test_random_choices_vary_for_one_key_and_agree_after_a_restore() -> None:
     client = client_with("x-random", "a", "b", "c")
     rig = client.rig
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
@@ -88,13 +88,13 @@ def test_random_differs_for_one_key_and_after_a_restore_is_the_same() -> None:
     assert min(depths(client).values()) > 1
 
 
-def test_random_is_so_within_a_transaction() -> None:
+def test_random_choices_vary_within_a_transaction() -> None:
     client = client_with("x-random", "a", "b", "c")
     client.commit([c.TxPublish("x", "k", c.PERSISTENT, b"", b"") for _ in range(100)])
     assert min(depths(client).values()) > 10
 
 
-def test_few_keys_move_when_a_queue_comes() -> None:
+def test_a_new_queue_moves_few_keys() -> None:
     client = client_with("x-consistent-hash", "a", "b", "c")
     before = {key: where(client, key) for key in map(str, range(100))}
     client.queue("d")
@@ -115,7 +115,7 @@ def test_the_hash_may_be_of_a_header() -> None:
     }  # fmt: skip
     assert all(len(queues) == 1 for queues in by_header.values())
     assert len(set.union(*by_header.values())) == 3
-    assert len({where(client, str(n)) for n in range(10)}) == 1, "none has the header"
+    assert len({where(client, str(n)) for n in range(10)}) == 1, "no message has the header"
 
 
 @pytest.mark.parametrize("name", ["correlation_id", "message_id", "timestamp"])
@@ -132,7 +132,7 @@ def test_the_hash_may_be_of_a_property(name: str) -> None:
     assert len(found) == 3
 
 
-def test_a_property_that_is_not_there_is_empty() -> None:
+def test_an_absent_property_hashes_as_empty() -> None:
     properties = codec.encode_properties({"correlation_id": "c", "message_id": "m"})
     assert property_of(properties, "correlation_id") == b"c"
     assert property_of(properties, "message_id") == b"m"
@@ -146,7 +146,7 @@ def test_of_two_bindings_to_a_queue_the_first_counts() -> None:
     assert spread(client)["b"] > COUNT // 3
 
 
-def test_without_bindings_the_alternate_exchange_has_it() -> None:
+def test_an_unbound_exchange_uses_its_alternate_exchange() -> None:
     client = client_with("x-random", alternate_exchange="amq.fanout")
     client.queue("q")
     client.bind("q", "amq.fanout")
@@ -155,7 +155,7 @@ def test_without_bindings_the_alternate_exchange_has_it() -> None:
     assert client_with("x-modulus-hash").publish("k", exchange="x") == c.UNROUTABLE
 
 
-def test_they_choose_exchanges_as_well_and_dead_letters() -> None:
+def test_they_route_to_exchanges_and_route_dead_letters() -> None:
     client = client_with("x-random", "a")
     client.bind_exchange("amq.fanout", "x", "")
     client.queue("behind")
@@ -168,7 +168,7 @@ def test_they_choose_exchanges_as_well_and_dead_letters() -> None:
     assert min(found["a"], found["behind"]) > 3
 
 
-def test_a_message_with_several_keys_and_its_dead_letter_go_one_way_each() -> None:
+def test_a_message_with_several_keys_goes_to_one_queue_and_so_does_its_dead_letter() -> None:
     client = client_with("x-random", "a", "b", "c")
     client.queue("dying", {"x-dead-letter-exchange": "x", "x-max-length": 0})
     copied = codec.encode_properties({"headers": {"CC": ("one", "two")}})
@@ -186,7 +186,7 @@ def test_a_message_with_several_keys_and_its_dead_letter_go_one_way_each() -> No
         *((key, "must be at most 1000000") for key in (str(WEIGHT_MAX + 1), "9" * 30)),
     ],
 )
-def test_a_weight_that_is_none_is_refused(key: str, word: str) -> None:
+def test_an_invalid_weight_is_refused(key: str, word: str) -> None:
     client = client_with("x-consistent-hash")
     client.queue("q")
     assert client.bind("q", "x", key) == 406
@@ -202,7 +202,7 @@ def test_a_weight_that_is_none_is_refused(key: str, word: str) -> None:
         ({"hash-header": 5}, "no name of a header: '5'"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(arguments: c.Table, said: str) -> None:
+def test_contradicting_arguments_are_refused(arguments: c.Table, said: str) -> None:
     client = Rig().client()
     assert client.exchange("x", "x-consistent-hash", arguments) == 406
     assert said in refusal(client)[1]

@@ -44,7 +44,7 @@ def send(
     message_id: str = "",
     headers: c.Table | None = None,
 ) -> list[bool]:
-    """How it was confirmed."""
+    """How the publish was confirmed."""
     outcome = client.publish(
         to, body, exchange, no=1, flags=flags, properties=known_as(key, message_id, headers)
     )
@@ -61,7 +61,7 @@ def tally(client: Client, queue: str = "q") -> int:
 
 
 def repeats(client: Client) -> list[tuple[int, ...]]:
-    """The moves of the latest command that say so: queue, place, of."""
+    """The REPEATED moves of the latest command: queue, place, and place of the original."""
     return [
         (queue, seq, of)
         for what, _, queue, seq, of, _ in MOVE.iter_unpack(client.rig.moves)
@@ -69,7 +69,7 @@ def repeats(client: Client) -> list[tuple[int, ...]]:
     ]
 
 
-def test_a_repeat_is_confirmed_counted_and_not_enqueued(client: Client) -> None:
+def test_a_repeat_is_confirmed_and_counted_but_not_enqueued(client: Client) -> None:
     assert send(client, "one") == [True]
     assert send(client.rig.client("b"), "one") == [True]
     assert (depth(client), tally(client)) == (1, 1)
@@ -77,7 +77,7 @@ def test_a_repeat_is_confirmed_counted_and_not_enqueued(client: Client) -> None:
     assert (depth(client), tally(client)) == (2, 1)
 
 
-def test_a_mandatory_repeat_is_not_returned_as_it_was_routed(client: Client) -> None:
+def test_a_mandatory_repeat_counts_as_routed(client: Client) -> None:
     for _ in range(2):
         send(client, "one", flags=c.PERSISTENT | c.MANDATORY)
         assert not client.returns()
@@ -89,12 +89,12 @@ def test_the_key_is_the_header_or_else_the_message_id(client: Client) -> None:
     client.publish("q", properties=known_as(message_id="one"))
     assert depth(client) == 1
     send(client, "one")
-    assert depth(client) == 1, "the same text is the same key in either place"
+    assert depth(client) == 1, "the same text is the same key as header or as message id"
     send(client, "two", message_id="one")
-    assert depth(client) == 2, "the header goes before the property"
+    assert depth(client) == 2, "the header takes precedence over the property"
 
 
-def test_what_has_no_key_is_no_repeat(client: Client) -> None:
+def test_a_message_without_a_key_is_never_a_repeat(client: Client) -> None:
     for properties in (
         b"\x00\x00",
         known_as(),
@@ -114,8 +114,8 @@ def test_keys_differ_by_type_and_value() -> None:
     assert key_of_repeat(known_as("x" * 10_000)) != key_of_repeat(known_as("x" * 10_001))
 
 
-def test_a_key_stays_when_its_message_was_consumed(client: Client) -> None:
-    """What is sent again after a failover may come late."""
+def test_a_key_outlives_the_consumption_of_its_message(client: Client) -> None:
+    """A message that is sent again after a failover may arrive late."""
     send(client, "one")
     client.get("q", no_ack=True)
     send(client, "one")
@@ -127,7 +127,7 @@ def test_a_key_stays_when_its_message_was_consumed(client: Client) -> None:
     assert not client.deliveries()
 
 
-def test_a_message_that_comes_back_to_its_queue_is_no_repeat(client: Client) -> None:
+def test_a_message_returned_to_its_queue_is_no_repeat(client: Client) -> None:
     send(client, "one")
     client.get("q")
     client.nack(1)
@@ -150,7 +150,7 @@ def test_the_window_ends_by_count() -> None:
     assert depth(client) == 4
     send(client, "three")
     send(client, "two")
-    assert depth(client) == 5, "two went as one came again"
+    assert depth(client) == 5, "two left the window when one came again"
 
 
 def test_the_window_ends_by_time() -> None:
@@ -163,7 +163,7 @@ def test_the_window_ends_by_time() -> None:
     send(client, "one")
     assert depth(client) == 1
     rig.pass_time(100_000)
-    assert not rig.machine.wants_tick, "it is forgotten, and time may stop"
+    assert not rig.machine.wants_tick, "the key is forgotten, so no ticks are needed"
     send(client, "one")
     assert depth(client) == 2
 
@@ -201,18 +201,18 @@ def test_many_keys_end_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> No
         assert not found.order
 
 
-def test_what_a_queue_refuses_does_not_use_up_its_key() -> None:
+def test_a_refused_message_does_not_use_up_its_key() -> None:
     client = Rig().client()
     client.queue("q", ONCE | {"x-max-length": 1, "x-overflow": "reject-publish"})
     assert send(client, "one") == [True]
     assert send(client, "two") == [False]
-    assert send(client, "one") == [True], "it was taken"
+    assert send(client, "one") == [True], "this one was taken before"
     client.purge("q")
     assert send(client, "two") == [True]
     assert depth(client) == 1
 
 
-def test_what_leaves_by_limit_or_expiry_was_taken() -> None:
+def test_a_message_dropped_by_limit_or_expiry_keeps_its_key() -> None:
     rig = Rig()
     client = rig.client()
     client.queue("q", ONCE | {"x-max-length": 1, "x-message-ttl": 1_000})
@@ -226,7 +226,7 @@ def test_what_leaves_by_limit_or_expiry_was_taken() -> None:
     assert depth(client) == 0
 
 
-def test_a_queue_that_is_declared_anew_knows_nothing(client: Client) -> None:
+def test_a_queue_declared_again_starts_with_an_empty_window(client: Client) -> None:
     send(client, "one")
     client.delete("q")
     client.queue("q", ONCE)
@@ -234,7 +234,7 @@ def test_a_queue_that_is_declared_anew_knows_nothing(client: Client) -> None:
     assert (depth(client), tally(client)) == (1, 0)
 
 
-def test_of_several_queues_each_has_its_own_window(client: Client) -> None:
+def test_each_queue_has_a_window_of_its_own(client: Client) -> None:
     for queue, arguments in (("late", ONCE), ("plain", {})):
         client.queue(queue, arguments)
     for queue in ("q", "late", "plain"):
@@ -247,11 +247,11 @@ def test_of_several_queues_each_has_its_own_window(client: Client) -> None:
     assert [depth(client, queue) for queue in ("q", "late", "plain")] == [1, 1, 2]
 
 
-def test_of_several_queues_one_that_refuses_leaves_the_key_of_the_others(client: Client) -> None:
+def test_a_refusing_queue_leaves_the_keys_of_the_others(client: Client) -> None:
     client.queue("full", ONCE | {"x-max-length": 0, "x-overflow": "reject-publish"})
     for queue in ("q", "full"):
         client.bind(queue, "amq.fanout")
-    for _ in range(2):  # who was refused sends again, and q has it once
+    for _ in range(2):  # the refused publisher sends again, and q holds the message once
         assert send(client, "one", exchange="amq.fanout") == [False]
         assert (depth(client), depth(client, "full")) == (1, 0)
 
@@ -267,7 +267,7 @@ def test_an_alternate_exchange_gets_no_repeats(client: Client) -> None:
     assert (depth(client), depth(client, "spare")) == (1, 0)
 
 
-def test_the_log_names_the_place_of_the_one_that_a_repeat_stands_for(client: Client) -> None:
+def test_the_log_names_the_place_of_the_original_of_a_repeat(client: Client) -> None:
     client.publish("q")
     send(client, "one")
     send(client, "one")
@@ -275,7 +275,7 @@ def test_the_log_names_the_place_of_the_one_that_a_repeat_stands_for(client: Cli
     assert repeats(client) == [(1, 1, number)]
 
 
-def test_a_priority_queue_names_the_place_too() -> None:
+def test_the_log_of_a_priority_queue_names_the_place_too() -> None:
     client = Rig().client()
     client.queue("q", ONCE | {"x-max-priority": 5})
     properties = codec.encode_properties({"message_id": "one", "priority": 3})
@@ -296,15 +296,17 @@ def test_a_transaction_is_checked_publish_by_publish(client: Client) -> None:
     assert (depth(client), tally(client)) == (2, 2)
 
 
-def test_a_transaction_that_is_refused_uses_up_no_key(client: Client) -> None:
+def test_a_refused_transaction_uses_up_no_key(client: Client) -> None:
     good = c.TxPublish("", "q", c.PERSISTENT, known_as("one"), b"x")
     assert client.commit([good, good._replace(exchange="nowhere")]) == 404
     send(client.channel(2), "one")
     assert depth(client) == 1
 
 
-def test_dead_letters_pass_the_window() -> None:
-    """Retries come back to the queue to which they were published: they would be lost."""
+def test_dead_letters_are_not_deduplicated() -> None:
+    """Retries come back to the queue to which they were published: deduplicated, they would be
+    lost.
+    """
     client = Rig().client()
     client.queue("q", ONCE | {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "later"})
     back: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
@@ -329,7 +331,7 @@ def test_a_dead_letter_uses_up_no_key(client: Client) -> None:
     assert depth(client) == 2
 
 
-def test_what_was_delayed_is_checked_when_it_is_due(client: Client) -> None:
+def test_a_delayed_message_is_checked_when_it_is_due(client: Client) -> None:
     client.exchange("slow", "x-delayed-message", {"x-delayed-type": "direct"})
     client.bind("q", "slow", "q")
     delay: c.Table = {"x-delay": 500}
@@ -354,13 +356,13 @@ def test_delayed_messages_to_a_full_queue_use_up_no_key() -> None:
     assert not window.order
 
 
-def test_numbers_of_a_producer_go_before_keys(client: Client) -> None:
+def test_producer_numbers_are_checked_before_keys(client: Client) -> None:
     number: c.Table = {"x-producer-id": "p", "x-sequence": 1}
     send(client, "one", headers=number)
     again = client.publish("q", b"x", no=1, properties=known_as("one", headers=number))
     assert (again, tally(client)) == (c.REPEATED, 0)
     later = known_as("one", headers=number | {"x-sequence": 2})
-    for outcome in (c.OK, c.REPEATED):  # a new number, and a key that is known
+    for outcome in (c.OK, c.REPEATED):  # a new number with a known key
         assert client.publish("q", b"x", no=1, properties=later) == outcome
         assert [one.ack for one in client.confirms()] == [True]
     assert (depth(client), tally(client)) == (1, 1)
@@ -376,7 +378,7 @@ def test_copies_are_deduplicated_in_each_queue(client: Client) -> None:
 # -- what is replicated ----------------------------------------------------------------------------
 
 
-def test_a_cold_start_takes_the_keys_of_what_it_takes(client: Client) -> None:
+def test_a_cold_start_keeps_the_keys_of_the_messages_it_keeps(client: Client) -> None:
     send(client, "kept")
     send(client, "lost", flags=0)
     client.rig.activate(*"abc", cold=True)
@@ -387,7 +389,7 @@ def test_a_cold_start_takes_the_keys_of_what_it_takes(client: Client) -> None:
 
 
 def test_a_persistent_message_is_no_repeat_of_a_transient_one(client: Client) -> None:
-    """It was confirmed as durable: it must be there after a cold start."""
+    """It was confirmed as durable, so it must be there after a cold start."""
     send(client, "one", flags=0)
     send(client, "one")
     send(client, "one")
@@ -401,7 +403,7 @@ def test_a_persistent_message_is_no_repeat_of_a_transient_one(client: Client) ->
 
 
 @pytest.mark.parametrize("ttl_ms", [0, 1_000])
-def test_a_snapshot_has_the_window(ttl_ms: int) -> None:
+def test_a_snapshot_holds_the_window(ttl_ms: int) -> None:
     rig = Rig()
     client = rig.client()
     client.queue("q", ONCE | {"x-cache-size": 3} | ({"x-cache-ttl": ttl_ms} if ttl_ms else {}))
@@ -410,11 +412,11 @@ def test_a_snapshot_has_the_window(ttl_ms: int) -> None:
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
     assert list(rig.machines["b"].snapshot()) == list(rig.machine.snapshot())
     for key in ("b", "c", "a", "d", "b"):
-        send(client, key)  # and the rig compares the roots
+        send(client, key)  # the rig compares the roots
     rig.pass_time(3_000_000)
 
 
-def test_a_snapshot_of_another_window_is_refused(client: Client) -> None:
+def test_a_snapshot_with_a_different_window_is_refused(client: Client) -> None:
     send(client, "one")
     machine = client.rig.machine
     window = machine.vhosts["/"].queues["q"].window
@@ -427,7 +429,7 @@ def test_a_snapshot_of_another_window_is_refused(client: Client) -> None:
 
 
 def scrubbed(machine: Machine) -> Fault | None:
-    """What a pass in small slices finds."""
+    """What a scrub in small slices finds."""
     scrub = Scrub(machine)
     while not scrub.done:
         fault = scrub.step(3)
@@ -436,7 +438,7 @@ def scrubbed(machine: Machine) -> Fault | None:
     return None
 
 
-def test_a_scrub_finds_a_key_that_changed_in_memory(client: Client) -> None:
+def test_a_scrub_finds_a_key_corrupted_in_memory(client: Client) -> None:
     machine = client.rig.machine
     for number in range(20):
         send(client, number)
@@ -451,7 +453,7 @@ def test_a_scrub_finds_a_key_that_changed_in_memory(client: Client) -> None:
     assert "keys" in fault.what
 
 
-def test_a_queue_may_go_while_it_is_scrubbed(client: Client) -> None:
+def test_a_queue_may_be_deleted_during_a_scrub(client: Client) -> None:
     client.queue("r", ONCE)
     for queue in ("q", "r"):
         send(client, "one", to=queue)
@@ -462,7 +464,7 @@ def test_a_queue_may_go_while_it_is_scrubbed(client: Client) -> None:
         assert scrub.step(1) is None
 
 
-def test_a_window_that_goes_is_freed_in_slices(client: Client) -> None:
+def test_the_window_of_a_deleted_queue_is_freed_in_slices(client: Client) -> None:
     for number in range(20):
         send(client, number)
     machine = client.rig.machine
@@ -504,10 +506,10 @@ def test_bad_arguments_are_refused(arguments: c.Table, fault: str) -> None:
         ({}, ONCE, False),
         (ONCE, ONCE | {"x-cache-size": 5}, False),
         (ONCE | {"x-cache-ttl": 5}, ONCE, False),
-        ({"x-cache-size": 5}, {}, True),  # of no meaning by itself: nobody knows it
+        ({"x-cache-size": 5}, {}, True),  # refused: without the other argument it has no meaning
     ],
 )
-def test_a_declaration_that_says_otherwise_is_refused(
+def test_an_inequivalent_declaration_is_refused(
     first: c.Table, second: c.Table, same: bool
 ) -> None:
     client = Rig().client()
@@ -523,7 +525,7 @@ def test_a_declaration_that_says_otherwise_is_refused(
         lambda client: client.delete("q"),
     ],
 )
-def test_an_exclusive_queue_goes_with_its_window(ends: Callable[[Client], object]) -> None:
+def test_an_exclusive_queue_is_deleted_with_its_window(ends: Callable[[Client], object]) -> None:
     client = Rig().client()
     client.queue("q", ONCE | {"x-cache-ttl": 1_000}, exclusive=True)
     send(client, "one")

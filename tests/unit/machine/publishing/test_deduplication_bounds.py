@@ -1,4 +1,4 @@
-"""What the windows of all queues may remember together, and what empties one."""
+"""The common bound of all deduplication windows, and what empties a window."""
 
 import pytest
 
@@ -24,18 +24,18 @@ def test_a_purge_empties_the_window_too() -> None:
     assert (depth(client), tally(client)) == (1, 1)
 
 
-def test_all_windows_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sum_of_all_windows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_queues, "WINDOW_KEYS_TOTAL_MAX", WINDOW_KEYS_DEFAULT + 100)
     rig = Rig()
     client = rig.client()
-    assert client.queue("usual", ONCE) == c.OK, "it counts as many as it may remember"
+    assert client.queue("usual", ONCE) == c.OK, "a window counts as many keys as it may hold"
     assert client.queue("more", ONCE | {"x-cache-size": 100}) == c.OK
-    assert client.queue("plain", {"x-cache-size": 100}) == c.OK, "it remembers none"
+    assert client.queue("plain", {"x-cache-size": 100}) == c.OK, "this queue has no window"
     assert client.queue("over", ONCE | {"x-cache-size": 1}) == 406
     assert "it would remember 1 keys" in client.error()
     assert "give it a smaller x-cache-size, or delete a queue" in client.error()
     client = rig.client()
-    assert client.queue("usual", ONCE) == c.OK, "it is there"
+    assert client.queue("usual", ONCE) == c.OK, "the queue exists"
     copy = Machine.restore("b", rig.machine.snapshot())
     check(copy)
     assert copy.window_keys == rig.machine.window_keys
@@ -44,7 +44,9 @@ def test_all_windows_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     check(rig.machine)
 
 
-def test_what_a_cold_start_takes_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_dropped_by_a_cold_start_release_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(of_queues, "WINDOW_KEYS_TOTAL_MAX", WINDOW_KEYS_DEFAULT)
     rig = Rig()
     assert rig.client().queue("passing", ONCE, durable=False) == c.OK

@@ -1,4 +1,6 @@
-"""G26: a queue that deduplicates takes each key once in its window, as a dumb model says."""
+"""G26: a queue that deduplicates takes each key once in its window, compared with a simple
+model.
+"""
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -42,7 +44,9 @@ class World:
             self.declare(queue)
 
     def client(self) -> Client:
-        """Of another member each time: a window is the queue's, whoever publishes."""
+        """Clients of different members take turns: the window belongs to the queue, not to a
+        publisher.
+        """
         self.turn += 1
         member = "abc"[self.turn % 3]
         if member not in self.clients:
@@ -114,7 +118,7 @@ class World:
         assert [one.ack for one in client.confirms()] == [expected]
 
     def commit(self, sent: Sent) -> None:
-        """Twice in one transaction."""
+        """Publishes the same key twice in one transaction."""
         body, flags = b"%d" % self.turn, c.PERSISTENT if sent.persistent else 0
         publish = c.TxPublish(sent.exchange, sent.queue, flags, known_as(sent.key), body)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""G26: what died before is never a repeat, by whatever way it comes back: it is the only copy."""
+"""G26: a dead letter is never a repeat, whichever way it returns: it is the only copy."""
 
 import pytest
 
@@ -43,8 +43,8 @@ def test_a_retry_through_a_delaying_exchange_comes_back(delay_ms: int) -> None:
     assert (client.rig.depth("q"), tally(client)) == (1, 0)
 
 
-def test_what_a_shovel_moves_back_from_a_dead_letter_queue_is_taken() -> None:
-    """It publishes the properties as they are, and acks when that is confirmed."""
+def test_a_message_shovelled_back_from_a_dead_letter_queue_is_taken() -> None:
+    """A shovel publishes the properties unchanged and acks when the publish is confirmed."""
     client = Rig().client()
     client.queue("dead")
     client.queue("q", ONCE | {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -56,10 +56,10 @@ def test_what_a_shovel_moves_back_from_a_dead_letter_queue_is_taken() -> None:
     client.ack(got.delivery_tag)
     assert (client.rig.depth("q"), client.rig.depth("dead"), tally(client)) == (1, 0, 0)
     send(client, ID)
-    assert (client.rig.depth("q"), tally(client)) == (1, 1), "its key is known as before"
+    assert (client.rig.depth("q"), tally(client)) == (1, 1), "its key is still in the window"
 
 
-def test_what_died_is_not_noted_in_a_transaction_either() -> None:
+def test_a_dead_letter_in_a_transaction_uses_up_no_key() -> None:
     client = Rig().client()
     client.queue("q", ONCE)
     died = codec.encode_properties({"headers": {DEATHS: ()}, "message_id": "one"})
@@ -70,8 +70,8 @@ def test_what_died_is_not_noted_in_a_transaction_either() -> None:
     assert client.rig.depth("q") == 3
 
 
-def test_only_a_header_of_this_name_says_that_it_died() -> None:
-    """Not its name in a value, or as a part of another one."""
+def test_only_a_header_of_this_exact_name_marks_a_dead_letter() -> None:
+    """The name in a value, or as a part of another name, does not."""
     others: list[c.Table] = [{"other": f"\x07{DEATHS}"}, {f"{DEATHS}s": 1}, {"t": {DEATHS: ()}}]
     for headers in others:
         assert key_of_repeat(codec.encode_properties({"headers": headers, "message_id": "one"}))

@@ -1,4 +1,4 @@
-"""G15, G17: much that is due at once neither makes a position long nor keeps others waiting."""
+"""G15, G17: a large backlog that is due at once neither makes a position long nor delays others."""
 
 import pytest
 
@@ -19,7 +19,9 @@ from tests.unit.machine.publishing.test_delayed_messages import (
 
 
 def ticks_until(rig: Rig, *, empty: str, full: str) -> int:
-    """How many ticks at which something was published go by until the queues are so."""
+    """The number of ticks that publish something before one queue is empty and the other is
+    filled.
+    """
     count = 0
     while rig.depth(empty) or not rig.depth(full):
         reached_us = rig.machine.now_us + 300 * MS
@@ -32,7 +34,7 @@ def ticks_until(rig: Rig, *, empty: str, full: str) -> int:
 
 
 def gains(rig: Rig, queue: str, wanted: int) -> list[int]:
-    """How many came into the queue at each tick, as long as some did not."""
+    """How many messages the queue gained at each tick that added any."""
     gained = []
     while rig.depth(queue) < wanted:
         reached_us = rig.machine.now_us + 300 * MS
@@ -54,7 +56,7 @@ def test_large_bodies_count_as_work() -> None:
     assert len(gained) >= 3
 
 
-def test_one_that_is_more_than_a_tick_may_cost_is_published_all_the_same() -> None:
+def test_a_message_that_exceeds_the_work_of_a_tick_is_still_published() -> None:
     client = client_with("q")
     for _ in range(2):
         later(client, 100, bytes(BODY_PER_UNIT * (EXPIRED_PER_TICK_MAX * EXPIRED_WORK + 1)))
@@ -62,7 +64,9 @@ def test_one_that_is_more_than_a_tick_may_cost_is_published_all_the_same() -> No
 
 
 def backlogged(client: Client) -> None:
-    """Behind 300 messages of one exchange one of another, and one that expires elsewhere."""
+    """Behind 300 messages of one exchange, one message of another and one that expires
+    elsewhere.
+    """
     client.exchange("y", TYPE, {"x-delayed-type": "fanout"})
     client.queue("other")
     client.bind("other", "y")
@@ -73,13 +77,13 @@ def backlogged(client: Client) -> None:
     client.publish("e", b"m")
 
 
-def test_another_exchange_and_what_expires_do_not_wait_for_a_long_queue() -> None:
+def test_a_long_backlog_delays_neither_other_exchanges_nor_expiry() -> None:
     client = client_with("q")
     rig = client.rig
     backlogged(client)
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
     assert ticks_until(rig, empty="e", full="other") == 1
-    assert 0 < rig.depth("q") < 300, "the rest is due still"
+    assert 0 < rig.depth("q") < 300, "the rest is still due"
     rig.machines["c"] = Machine.restore("c", rig.machine.snapshot())
     rig.pass_time(3_000 * MS)
     assert rig.depth("q") == 300
@@ -87,8 +91,8 @@ def test_another_exchange_and_what_expires_do_not_wait_for_a_long_queue() -> Non
     assert all(one == first for one in others)
 
 
-def test_nor_while_more_comes_to_the_exchange_and_each_is_large() -> None:
-    """What comes in does not bring the queue back to the front."""
+def test_new_large_messages_do_not_put_the_backlog_first_again() -> None:
+    """Messages that arrive do not bring the queue back to the front."""
     client = client_with("q")
     rig = client.rig
     large = bytes(BODY_PER_UNIT * EXPIRED_PER_TICK_MAX * EXPIRED_WORK)
@@ -108,7 +112,7 @@ def test_nor_while_more_comes_to_the_exchange_and_each_is_large() -> None:
     assert passed_by == 0
 
 
-def test_what_expires_in_a_long_queue_does_not_keep_other_queues_waiting(
+def test_expiry_in_a_long_queue_does_not_delay_other_queues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.machine.handlers.sessions.EXPIRED_PER_TICK_MAX", 40)
@@ -127,7 +131,7 @@ def test_what_expires_in_a_long_queue_does_not_keep_other_queues_waiting(
     assert client.rig.depth("long") > 100
 
 
-def test_a_refusal_shows_the_beginning_of_what_was_sent_in_plain_letters() -> None:
+def test_a_refusal_quotes_the_start_of_the_value_in_printable_ascii() -> None:
     client = client_with("q")
     assert later(client, "soon\r\n\x1b[31m\u202e" + "x" * 100_000) == 406
     _, text = refusal(client)

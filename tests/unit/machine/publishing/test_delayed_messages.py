@@ -70,14 +70,14 @@ def test_a_message_is_routed_when_its_delay_is_over_and_not_before() -> None:
     assert (rig.depth("q"), waiting(rig)) == (0, 1)
     rig.pass_time(499 * MS)
     assert rig.depth("q") == 0
-    rig.pass_time(600 * MS)  # what is created counts from the horizon, up to 0.3 s ahead
+    rig.pass_time(600 * MS)  # creation times are the horizon, up to 0.3 s ahead of the clock
     assert (rig.depth("q"), waiting(rig)) == (1, 0)
     found = got(client)
     assert (found.exchange, found.key, found.body) == ("x", "k", b"m")
     assert not rig.machine.wants_tick
 
 
-def test_the_order_is_that_of_due_times_then_of_publishes() -> None:
+def test_messages_come_in_order_of_due_time_then_of_publish() -> None:
     client = client_with("q")
     for place, delay in enumerate((500, 100, 300, 200, 100, 400)):
         later(client, delay, b"%d %d" % (delay, place))
@@ -85,7 +85,7 @@ def test_the_order_is_that_of_due_times_then_of_publishes() -> None:
     assert taken(client) == [b"100 1", b"100 4", b"200 3", b"300 2", b"400 5", b"500 0"]
 
 
-def test_a_shorter_delay_overtakes_what_came_before() -> None:
+def test_a_shorter_delay_overtakes_earlier_messages() -> None:
     client = client_with("q")
     later(client, 60_000, b"slow")
     client.rig.pass_time(100 * MS)
@@ -96,14 +96,14 @@ def test_a_shorter_delay_overtakes_what_came_before() -> None:
 
 
 @pytest.mark.parametrize("delay", [0, -1, -500, None, True, {"a": 1}, "0", "-7", 0.9])
-def test_no_delay_is_routed_at_once_and_the_header_stays(delay: c.Value) -> None:
+def test_a_zero_delay_routes_at_once_and_keeps_the_header(delay: c.Value) -> None:
     client = client_with("q")
     assert later(client, delay) == c.OK
     assert client.rig.depth("q") == 1
     assert headers_of(got(client).properties) == {DELAY: delay}
 
 
-def test_without_the_header_it_is_an_exchange_of_its_type() -> None:
+def test_without_the_header_it_routes_as_its_type() -> None:
     client = client_with("q", kind="topic", key="a.#")
     assert client.publish("a.b.c", exchange="x") == c.OK
     assert client.publish("b", exchange="x") == c.UNROUTABLE
@@ -114,7 +114,7 @@ def test_without_the_header_it_is_an_exchange_of_its_type() -> None:
     ("delay", "turned"),
     [(500, -500), ("500", -500), (500.9, -500), (1, -1)],
 )
-def test_the_header_of_what_was_delayed_has_the_other_sign(delay: c.Value, turned: int) -> None:
+def test_a_delayed_message_carries_the_delay_negated(delay: c.Value, turned: int) -> None:
     client = client_with("q")
     client.publish("k", exchange="x", properties=properties(delay, headers={"a": "b"}, priority=3))
     assert client.rig.depth("q") == 0
@@ -137,7 +137,7 @@ def test_the_header_of_what_was_delayed_has_the_other_sign(delay: c.Value, turne
         ("1_0", "invalid x-delay '1_0'"),
     ],
 )
-def test_a_delay_that_cannot_be_is_refused(delay: c.Value, why: str) -> None:
+def test_an_impossible_delay_is_refused(delay: c.Value, why: str) -> None:
     client = client_with("q")
     assert later(client, delay) == 406
     code, text = refusal(client)
@@ -146,14 +146,14 @@ def test_a_delay_that_cannot_be_is_refused(delay: c.Value, why: str) -> None:
     assert waiting(client.rig) == 0
 
 
-def test_not_a_number_and_a_timestamp_are_no_delays() -> None:
+def test_nan_and_timestamps_are_not_delays() -> None:
     nan = properties(float("nan"))
     stamp = b"\x20\x00" + struct.pack(">I", 17) + b"\x07x-delayT" + struct.pack(">Q", 1 << 30)
     assert delay_ms_of(nan) == delay_ms_of(stamp) == 0
     assert headers_of(stamp) == {DELAY: 1 << 30}
 
 
-def test_the_last_header_of_the_name_counts_and_only_one_is_left() -> None:
+def test_of_duplicate_headers_the_last_counts_and_alone_remains() -> None:
     entry = b"\x07x-delayI"
     table = entry + struct.pack(">i", 60_000) + entry + struct.pack(">i", 10)
     client = client_with("q")
@@ -163,10 +163,10 @@ def test_the_last_header_of_the_name_counts_and_only_one_is_left() -> None:
     assert got(client).properties.count(b"x-delay") == 1
 
 
-# -- what else a message brings along ------------------------------------------------------------
+# -- other properties of a message ---------------------------------------------------------------
 
 
-def test_the_confirm_comes_when_it_is_kept_and_says_durable_as_the_exchange_is() -> None:
+def test_the_confirm_follows_storage_and_is_durable_if_the_exchange_is() -> None:
     client = client_with("q")
     client.publish("k", exchange="x", properties=properties(500), no=7)
     (confirm,) = client.confirms()
@@ -176,7 +176,7 @@ def test_the_confirm_comes_when_it_is_kept_and_says_durable_as_the_exchange_is()
     assert [one.durable for one in loose.confirms()] == [False]
 
 
-def test_a_mandatory_message_that_waits_is_not_returned() -> None:
+def test_a_mandatory_message_that_is_delayed_is_not_returned() -> None:
     client = client_with()
     flags = c.PERSISTENT | c.MANDATORY
     assert client.publish("k", exchange="x", flags=flags, properties=properties(500)) == c.OK
@@ -187,7 +187,7 @@ def test_a_mandatory_message_that_waits_is_not_returned() -> None:
     assert len(client.returns()) == 1
 
 
-def test_the_time_to_live_counts_from_the_end_of_the_delay() -> None:
+def test_the_time_to_live_starts_at_the_end_of_the_delay() -> None:
     client = client_with("q")
     rig = client.rig
     client.publish("k", exchange="x", properties=properties(5_000, expiration="400"))
@@ -197,7 +197,7 @@ def test_the_time_to_live_counts_from_the_end_of_the_delay() -> None:
     assert rig.depth("q") == 0
 
 
-def test_bindings_are_those_of_the_time_when_it_is_due() -> None:
+def test_bindings_at_the_due_time_count() -> None:
     client = client_with("before")
     later(client, 500)
     client.unbind("before", "x", "k")
@@ -207,18 +207,19 @@ def test_bindings_are_those_of_the_time_when_it_is_due() -> None:
     assert (client.rig.depth("before"), client.rig.depth("after")) == (0, 1)
 
 
-def test_a_consumer_with_credit_gets_it_when_it_is_due() -> None:
+def test_a_consumer_with_credit_gets_the_message_when_due() -> None:
     client = client_with("q")
     client.consume("q")
     later(client, 100)
     assert not client.deliveries()
     client.rig.pass_time(400 * MS)
-    # The tick that made it due sent it: the rig keeps the effects of the last command only.
+    # The tick that made the message due sent it: the rig keeps only the effects of the last
+    # command.
     (held,) = client.rig.machine.channels[client.session, client.conn, client.chan].unacked.values()
     assert held[2][-1] == b"m"
 
 
-def test_further_keys_count_when_it_is_due_and_the_blind_ones_stay_hidden() -> None:
+def test_cc_keys_count_when_due_and_bcc_stays_hidden() -> None:
     client = client_with("q")
     for queue in ("cc", "bcc"):
         client.queue(queue)
@@ -230,7 +231,7 @@ def test_further_keys_count_when_it_is_due_and_the_blind_ones_stay_hidden() -> N
         assert headers_of(got(client, queue).properties) == {DELAY: -100, "CC": ("cc",)}
 
 
-def test_a_transaction_delays_too() -> None:
+def test_publishes_of_a_transaction_are_delayed_too() -> None:
     client = client_with("q")
     client.commit([c.TxPublish("x", "k", c.PERSISTENT, properties(100), b"tx")])
     assert (client.rig.depth("q"), waiting(client.rig)) == (0, 1)
@@ -248,7 +249,7 @@ def test_a_numbered_publish_is_delayed_once() -> None:
     assert client.rig.depth("q") == 1
 
 
-def test_what_is_due_and_finds_the_queue_full_is_dead_lettered() -> None:
+def test_a_due_message_that_finds_the_queue_full_is_dead_lettered() -> None:
     client = client_with("q")
     client.queue("dead")
     client.queue("full", {"x-max-length": 0, "x-dead-letter-exchange": "",
@@ -260,10 +261,12 @@ def test_what_is_due_and_finds_the_queue_full_is_dead_lettered() -> None:
 
 
 @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
-def test_what_is_due_and_is_refused_has_nobody_to_be_told_and_is_dead_lettered(
+def test_a_due_message_that_is_refused_is_dead_lettered(
     overflow: str,
 ) -> None:
-    """Broker seed 8417231: it was confirmed, and in no queue."""
+    """No publisher is left to be told. (Broker seed 8417231: the message was confirmed and in no
+    queue.)
+    """
     client = client_with("q")
     client.queue("dead")
     client.queue("full", {"x-max-length": 0, "x-overflow": overflow, "x-dead-letter-exchange": "",
@@ -277,7 +280,7 @@ def test_what_is_due_and_is_refused_has_nobody_to_be_told_and_is_dead_lettered(
 # -- other exchanges -----------------------------------------------------------------------------
 
 
-def test_an_exchange_behind_one_that_delays_gets_it_when_it_is_due() -> None:
+def test_an_exchange_bound_to_a_delaying_one_gets_due_messages() -> None:
     client = client_with()
     client.exchange("behind", "fanout")
     client.bind_exchange("behind", "x", "k")
@@ -289,13 +292,13 @@ def test_an_exchange_behind_one_that_delays_gets_it_when_it_is_due() -> None:
     assert client.rig.depth("q") == 1
 
 
-def test_one_that_delays_behind_another_exchange_delays_what_comes_that_way() -> None:
+def test_a_delaying_exchange_bound_to_another_delays_its_messages() -> None:
     client = client_with("slow", kind="fanout")
     client.exchange("front", "fanout")
     client.bind_exchange("x", "front")
     client.queue("fast")
     client.bind("fast", "front")
-    for _ in range(2):  # the second one finds what was kept of the first, if anything
+    for _ in range(2):  # the second time a cached route is used, if one was kept
         client.publish("", b"m", "front", properties=properties(100))
         client.publish("", b"n", "front")
     assert (client.rig.depth("fast"), client.rig.depth("slow")) == (4, 2)
@@ -306,7 +309,7 @@ def test_one_that_delays_behind_another_exchange_delays_what_comes_that_way() ->
     assert got(client, "slow").exchange == "front"
 
 
-def test_two_that_delay_one_behind_the_other_delay_once() -> None:
+def test_two_delaying_exchanges_in_a_row_delay_once() -> None:
     client = client_with()
     client.exchange("y", TYPE, {"x-delayed-type": "fanout"})
     client.bind_exchange("y", "x", "k")
@@ -317,7 +320,7 @@ def test_two_that_delay_one_behind_the_other_delay_once() -> None:
     assert client.rig.depth("q") == 1
 
 
-def test_a_dead_letter_waits_where_its_exchange_delays_even_for_what_nobody_could_refuse() -> None:
+def test_a_dead_letter_is_delayed_even_beyond_the_maximum() -> None:
     client = client_with("q")
     client.queue("first", {"x-message-ttl": 0, "x-dead-letter-exchange": "x",
                            "x-dead-letter-routing-key": "k"})  # fmt: skip
@@ -330,7 +333,7 @@ def test_a_dead_letter_waits_where_its_exchange_delays_even_for_what_nobody_coul
     assert (client.rig.depth("q"), waiting(client.rig)) == (2, 1)
 
 
-def test_the_alternate_exchange_gets_what_is_due_and_has_no_queue() -> None:
+def test_an_unroutable_due_message_goes_to_the_alternate_exchange() -> None:
     client = Rig().client()
     client.exchange("x", TYPE, {"x-delayed-type": "direct", "alternate-exchange": "lost"})
     client.exchange("lost", "fanout")
@@ -357,7 +360,7 @@ def test_it_routes_as_any_type(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, 7, "", TYPE])
-def test_the_type_by_which_it_routes_must_be_there(kind: c.Value) -> None:
+def test_the_routing_type_is_required(kind: c.Value) -> None:
     client = Rig().client()
     arguments: c.Table = {} if kind is None else {"x-delayed-type": kind}
     code = client.exchange("x", TYPE, arguments)
@@ -366,20 +369,20 @@ def test_the_type_by_which_it_routes_must_be_there(kind: c.Value) -> None:
     assert not client.rig.has_exchange("x")
 
 
-def test_declaring_it_again_with_another_type_is_refused() -> None:
+def test_redeclaring_with_another_type_is_refused() -> None:
     client = client_with()
     assert client.exchange("x", TYPE, {"x-delayed-type": "direct"}) == c.OK
     assert client.exchange("x", TYPE, {"x-delayed-type": "fanout"}) == 406
     assert "inequivalent arg 'x-delayed-type'" in refusal(client)[1]
 
 
-def test_weights_of_a_hash_are_looked_at() -> None:
+def test_weights_of_a_hash_are_validated() -> None:
     client = client_with(kind="x-consistent-hash")
     client.queue("q")
     assert client.bind("q", "x", "heavy") == 406
 
 
-def test_deleting_the_exchange_drops_what_waits() -> None:
+def test_deleting_the_exchange_drops_its_messages() -> None:
     client = client_with("q")
     rig = client.rig
     root = rig.machine.root()
@@ -391,11 +394,13 @@ def test_deleting_the_exchange_drops_what_waits() -> None:
     assert (rig.depth("q"), waiting(rig)) == (0, 0)
     assert not rig.machine.wants_tick
     assert rig.machine.root() != root
-    client.exchange("x", TYPE, {"x-delayed-type": "direct"})  # of the same name, and empty
+    client.exchange(
+        "x", TYPE, {"x-delayed-type": "direct"}
+    )  # a new, empty exchange of the same name
     assert waiting(rig) == 0
 
 
-def test_an_exchange_that_goes_with_its_last_binding_drops_what_waits() -> None:
+def test_an_auto_deleted_exchange_drops_its_messages() -> None:
     client = Rig().client()
     client.exchange("x", TYPE, {"x-delayed-type": "direct"}, auto_delete=True)
     client.queue("q")
@@ -406,7 +411,7 @@ def test_an_exchange_that_goes_with_its_last_binding_drops_what_waits() -> None:
     assert not client.rig.machine.wants_tick
 
 
-def test_it_goes_with_its_virtual_host() -> None:
+def test_it_is_deleted_with_its_virtual_host() -> None:
     rig = Rig()
     client = rig.client(vhost="other")
     client.exchange("x", TYPE, {"x-delayed-type": "direct"})
@@ -418,7 +423,7 @@ def test_it_goes_with_its_virtual_host() -> None:
     assert "other" not in rig.machine.vhosts
 
 
-def test_clients_see_no_queue_and_can_declare_none_of_its_name() -> None:
+def test_its_internal_queue_is_hidden_and_its_name_reserved() -> None:
     client = client_with()
     later(client, 60_000)
     client.queue("mine")
@@ -431,10 +436,10 @@ def test_clients_see_no_queue_and_can_declare_none_of_its_name() -> None:
 # -- the state -----------------------------------------------------------------------------------
 
 
-def test_a_restore_goes_on_with_what_waits() -> None:
+def test_a_restored_machine_continues_with_delayed_messages() -> None:
     client = client_with("q", kind="fanout")
     rig = client.rig
-    for place in range(600):  # more than a block of them
+    for place in range(600):  # more than one block
         later(client, 1_000 + 7 * place % 97, str(place).encode())
     rig.pass_time(1_020 * MS)
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
@@ -445,7 +450,7 @@ def test_a_restore_goes_on_with_what_waits() -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_cold_start_keeps_what_is_persistent_on_a_durable_exchange(durable: bool) -> None:
+def test_a_cold_start_keeps_persistent_messages_of_durable_exchanges(durable: bool) -> None:
     client = client_with("q", durable=durable)
     rig = client.rig
     later(client, 500, b"kept")
@@ -461,7 +466,7 @@ def test_a_cold_start_keeps_what_is_persistent_on_a_durable_exchange(durable: bo
         assert not rig.has_exchange("x")
 
 
-def test_each_tick_publishes_a_bounded_number_of_those_that_are_due_at_once() -> None:
+def test_each_tick_publishes_a_bounded_number_of_due_messages() -> None:
     client = client_with("q")
     rig = client.rig
     for _ in range(400):
@@ -477,7 +482,7 @@ def test_each_tick_publishes_a_bounded_number_of_those_that_are_due_at_once() ->
     assert len([one for one in gained if one]) >= 2
 
 
-def test_what_is_due_is_published_in_the_next_move_by_the_number_it_had() -> None:
+def test_the_publish_move_of_a_due_message_names_its_old_number() -> None:
     client = client_with("q")
     rig = client.rig
     later(client, 100)
@@ -494,7 +499,7 @@ def test_what_is_due_is_published_in_the_next_move_by_the_number_it_had() -> Non
     assert rows[2] == (BY_DELAY, 0, number, number + 1)
 
 
-def test_messages_whose_low_numbers_are_equal_keep_places_of_their_own(
+def test_numbers_with_equal_low_bits_keep_separate_places(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.machine.requests.delay_header._ARRIVALS", 1)
@@ -505,7 +510,7 @@ def test_messages_whose_low_numbers_are_equal_keep_places_of_their_own(
     assert sorted(taken(client)) == [b"%d" % place for place in range(6)]
 
 
-def test_a_route_that_is_known_delays_nothing_and_forgets_nothing() -> None:
+def test_a_cached_route_neither_delays_nor_forgets() -> None:
     client = client_with("q")
     for delay in (0, 100, 0):
         later(client, delay)

@@ -1,4 +1,6 @@
-"""G17, G20: an exchange that delays holds each message until it is due, as a dumb model says."""
+"""G17, G20: an exchange that delays holds each message until it is due, compared with a simple
+model.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ steps = st.one_of(
 
 
 class Delayed(NamedTuple):
-    """One that waits: the first to go is the lowest."""
+    """A delayed message; the smallest is due first."""
 
     due_ms: int
     number: int
@@ -36,7 +38,7 @@ class Delayed(NamedTuple):
 
 
 class Model:
-    """The queue, and what waits for its time."""
+    """The queue, and the messages that are not yet due."""
 
     def __init__(self) -> None:
         self.waits: list[Delayed] = []
@@ -60,7 +62,7 @@ class Model:
 
 
 class Play:
-    """The machines beside the model."""
+    """The machines, compared with the model."""
 
     def __init__(self) -> None:
         self.rig, self.model, self.numbers = Rig(), Model(), count()
@@ -113,7 +115,7 @@ class Play:
 
 @settings(max_examples=40)
 @given(st.lists(steps, max_size=40))
-def test_what_waits_and_what_went_are_those_of_the_model(
+def test_delayed_and_delivered_messages_are_those_of_the_model(
     found: list[tuple[str, None, None]],
 ) -> None:
     play = Play()

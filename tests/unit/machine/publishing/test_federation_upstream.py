@@ -1,4 +1,4 @@
-"""Exchanges for links of other clusters: what has been there does not go back."""
+"""Exchanges for links of other clusters: a message does not return to a cluster it has passed."""
 
 import pytest
 
@@ -14,7 +14,9 @@ ARGUMENTS: c.Table = {
 
 
 def linked() -> Client:
-    """An exchange `x` with a queue `here` of its own, and a link's exchange with its queue."""
+    """An exchange `x` with its own queue `here`, and the exchange of a link with its queue
+    `there`.
+    """
     client = Rig().client()
     assert client.exchange("x", "topic") == c.OK
     client.queue("here")
@@ -48,16 +50,18 @@ def publish(client: Client, key: str, way: c.Value = None) -> None:
         (("nonsense", 7), False),
     ],
 )
-def test_what_has_been_there_or_made_its_hops_does_not_go(way: c.Value, goes: bool) -> None:
+def test_messages_that_passed_the_cluster_or_used_their_hops_are_not_sent(
+    way: c.Value, goes: bool
+) -> None:
     client = linked()
-    for _ in range(2):  # the second one would come from the cache of routes
+    for _ in range(2):  # the second publish uses the route cache
         publish(client, "eu.fr")
         publish(client, "eu.fr", way)
     assert client.rig.depth("here") == 4
     assert client.rig.depth("there") == (4 if goes else 2)
 
 
-def test_what_does_not_go_takes_no_other_way() -> None:
+def test_a_message_that_is_not_sent_takes_no_alternate_exchange() -> None:
     client = linked()
     client.queue("astray")
     client.exchange("else", "fanout")
@@ -74,7 +78,7 @@ def test_what_does_not_go_takes_no_other_way() -> None:
     "change", [{"x-max-hops": 0}, {"x-max-hops": "2"}, {"x-downstream-name": 7},
                {"x-downstream-vhost": 7}]
 )  # fmt: skip
-def test_one_that_nobody_can_go_by_is_refused(change: c.Table) -> None:
+def test_invalid_arguments_of_a_link_are_refused(change: c.Table) -> None:
     client = Rig().client()
     assert client.exchange("link", FEDERATION_UPSTREAM, {**ARGUMENTS, **change}) != c.OK
     (error,) = client.rig.effects
@@ -83,11 +87,11 @@ def test_one_that_nobody_can_go_by_is_refused(change: c.Table) -> None:
     assert "x-" in error.text
 
 
-def test_bindings_are_counted_as_they_come_and_go() -> None:
+def test_changes_of_bindings_are_counted() -> None:
     client = linked()
     exchange = client.rig.machine.vhosts["/"].exchanges["x"]
     before = exchange.changes
-    client.bind("here", "x", "#")  # is there already
+    client.bind("here", "x", "#")  # already bound
     assert exchange.changes == before
     client.bind("here", "x", "other")
     client.unbind("here", "x", "other")

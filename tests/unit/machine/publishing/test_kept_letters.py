@@ -1,4 +1,4 @@
-"""G31: a queue whose dead letters are at least once keeps those that cannot go."""
+"""G31: a queue with at-least-once dead-lettering keeps dead letters that it cannot send on."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def client() -> Client:
 
 
 def die(client: Client, *bodies: bytes, flags: int = c.PERSISTENT) -> None:
-    """Publish and reject."""
+    """Publishes messages and rejects them."""
     for body in bodies:
         client.publish("q", body, flags=flags)
         tag = client.rig.machine.channels[client.session, client.conn, client.chan].next_tag - 1
@@ -79,18 +79,18 @@ def test_a_letter_for_two_queues_needs_credit_for_both(client: Client) -> None:
     assert [queue_of(client, queue).unacked for queue in ("grave", "full")] == [1, 1]
 
 
-def test_letters_wait_until_there_is_an_exchange_and_a_queue(client: Client) -> None:
+def test_letters_wait_until_their_exchange_and_a_queue_exist(client: Client) -> None:
     die(client, b"1", b"2")
     assert kept(client) == 2
     wait(client)
     client.exchange("dead", "fanout")
     wait(client)
-    assert kept(client) == 2, "it reaches no queue"
+    assert kept(client) == 2, "the exchange reaches no queue"
     give_it_a_way(client)
     assert client.rig.machine.wants_tick
     wait(client)
     assert (kept(client), bodies(client, "grave")) == (0, [b"1", b"2"])
-    assert not client.rig.machine.wants_tick, "nothing waits any more"
+    assert not client.rig.machine.wants_tick, "no letter waits any more"
     client.get("grave")
     got = client.got()
     assert isinstance(got, GetOk)
@@ -99,13 +99,13 @@ def test_letters_wait_until_there_is_an_exchange_and_a_queue(client: Client) -> 
     assert (got.exchange, got.key) == ("dead", "q")
 
 
-def test_with_a_way_a_letter_goes_at_once(client: Client) -> None:
+def test_a_letter_with_a_route_goes_at_once(client: Client) -> None:
     give_it_a_way(client)
     die(client, b"1")
     assert (bodies(client, "grave"), queue_of(client, "q").letters) == ([b"1"], None)
 
 
-def test_a_full_queue_is_waited_for_and_no_other_gets_a_copy_before(client: Client) -> None:
+def test_no_queue_gets_a_copy_while_another_is_full(client: Client) -> None:
     give_it_a_way(client, "full", {"x-max-length": 1, "x-overflow": "reject-publish"})
     give_it_a_way(client, "other")
     die(client, b"1", b"2", b"3")
@@ -113,7 +113,7 @@ def test_a_full_queue_is_waited_for_and_no_other_gets_a_copy_before(client: Clie
     assert kept(client) == 2
     client.purge("full")
     die(client, b"4")
-    assert kept(client) == 3, "it goes behind those that wait"
+    assert kept(client) == 3, "it waits behind the earlier letters"
     wait(client)
     assert [bodies(client, name) for name in ("full", "other")] == [[b"2"], [b"1", b"2"]]
     client.consume("full", "reader", no_ack=True)
@@ -122,7 +122,7 @@ def test_a_full_queue_is_waited_for_and_no_other_gets_a_copy_before(client: Clie
     assert kept(client) == 0
 
 
-def test_what_is_kept_counts_in_the_queue(client: Client) -> None:
+def test_kept_letters_count_towards_the_queue(client: Client) -> None:
     client.queue("small", {**STRATEGY, "x-max-length": 2})
     client.publish("small", b"1")
     client.get("small")
@@ -135,8 +135,10 @@ def test_what_is_kept_counts_in_the_queue(client: Client) -> None:
         assert [one.ack for one in client.confirms()] == [accepted]
 
 
-def test_its_own_queue_takes_a_letter_in_its_own_room(client: Client) -> None:
-    """A rejected message may come back to where it died; the letter leaves as it enters."""
+def test_a_letter_may_return_to_its_own_full_queue(client: Client) -> None:
+    """A rejected message may be dead-lettered to the queue where it died: the letter leaves as it
+    enters.
+    """
     client.queue("loop", {**STRATEGY, "x-max-length": 1, "x-dead-letter-exchange": "later"})
     client.publish("loop", b"1")
     client.get("loop")
@@ -149,7 +151,7 @@ def test_its_own_queue_takes_a_letter_in_its_own_room(client: Client) -> None:
     assert (bodies(client, "loop"), kept(client, "loop")) == ([b"1"], 0)
 
 
-def test_it_is_in_a_snapshot_and_audited(client: Client) -> None:
+def test_letters_are_in_snapshots_and_audited(client: Client) -> None:
     die(client, b"1", b"2")
     machine = client.rig.machine
     copy = Machine.restore("b", machine.snapshot())
@@ -167,7 +169,7 @@ def test_it_is_in_a_snapshot_and_audited(client: Client) -> None:
     assert bodies(client, "grave") == [b"1", b"2"], "and all machines agree"
 
 
-def test_a_cold_start_keeps_what_is_persistent(client: Client) -> None:
+def test_a_cold_start_keeps_persistent_letters(client: Client) -> None:
     die(client, b"gone", flags=0)
     die(client, b"stays")
     client.queue("passing", STRATEGY, durable=False)
@@ -184,7 +186,7 @@ def test_a_cold_start_keeps_what_is_persistent(client: Client) -> None:
     assert bodies(client, "grave") == [b"stays"]
 
 
-def test_a_purge_and_a_deletion_take_them_along(client: Client) -> None:
+def test_a_purge_or_deletion_drops_the_letters(client: Client) -> None:
     die(client, b"1")
     client.purge("q")
     assert kept(client) == 0
@@ -204,8 +206,10 @@ def test_a_purge_and_a_deletion_take_them_along(client: Client) -> None:
         STRATEGY | {"x-dead-letter-strategy": "at-most-once"},
     ],
 )
-def test_without_what_it_needs_it_is_at_most_once(client: Client, changed: c.Table) -> None:
-    """As RabbitMQ has it: a queue that drops its oldest would have to keep without a bound."""
+def test_without_its_preconditions_the_strategy_is_at_most_once(
+    client: Client, changed: c.Table
+) -> None:
+    """As in RabbitMQ: a queue that drops its oldest messages would keep letters without a bound."""
     assert client.queue("other", changed) == c.OK
     client.publish("other", b"1")
     client.get("other")
@@ -217,7 +221,7 @@ def test_without_what_it_needs_it_is_at_most_once(client: Client, changed: c.Tab
     assert "invalid_dlx_strategy; one of at-most-once, at-least-once" in client.error()
 
 
-def test_a_policy_sets_the_strategy_and_takes_it_back(client: Client) -> None:
+def test_a_policy_sets_and_withdraws_the_strategy(client: Client) -> None:
     rig = client.rig
     body: c.Table = {
         "pattern": "^plain$",
@@ -237,10 +241,10 @@ def test_a_policy_sets_the_strategy_and_takes_it_back(client: Client) -> None:
     assert kept(client, "plain") == 3
     rig.define("policy", "/", "keep", None)
     wait(client)
-    assert kept(client, "plain") == 0, "at most once: what cannot go is dropped"
+    assert kept(client, "plain") == 0, "at most once: letters without a route are dropped"
 
 
-def test_many_go_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_letters_are_sent_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WORK_MAX, 60)
     die(client, *(bytes([number]) for number in range(9)))
     give_it_a_way(client)
@@ -263,4 +267,4 @@ def test_the_log_names_the_letter_that_is_sent_on(client: Client) -> None:
             client.rig.tick(name, client.rig.machine.now_us + 300_000)
             moved += MOVE.iter_unpack(client.rig.moves)
     assert [row[0] & ~FLAG for row in moved[:2]] == [SENT_ON, BY_LETTER]
-    assert moved[0][4] == moved[1][2], "both name the number that the letter had"
+    assert moved[0][4] == moved[1][2], "both moves name the number of the letter"

@@ -1,4 +1,4 @@
-"""G31: whatever comes and goes, each message that died is kept or arrived, once and in order."""
+"""G31: in any sequence of events each dead letter is kept or arrives, once and in order."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,12 +19,12 @@ VERBS = [
 
 
 class World:
-    """A queue, its exchange, and two queues for dead letters, of which one is small."""
+    """A queue with its dead-letter exchange and two queues for dead letters, one of them small."""
 
     def __init__(self) -> None:
         self.rig = Rig()
         self.died: list[bytes] = []
-        self.read: list[bytes] = []  # from the small one
+        self.read: list[bytes] = []  # from the small queue
         self.turn = 0
         client = self.client()
         client.queue("q", STRATEGY)
@@ -51,7 +51,7 @@ class World:
             client.nack(0, multiple=True, requeue=False)
             self.died.append(body)
         elif verb == "expire":
-            client.publish("q", body, properties=b"\x01\x00\x010")  # an expiration of 0
+            client.publish("q", body, properties=b"\x01\x00\x010")  # expires at once
             self.died.append(body)
         elif verb == "exchange":
             client.exchange("dead", "fanout")
@@ -86,7 +86,7 @@ class World:
 
 @given(st.lists(st.sampled_from(VERBS), min_size=5, max_size=40))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_each_dead_letter_is_kept_or_arrived(verbs: list[str]) -> None:
+def test_each_dead_letter_is_kept_or_arrives(verbs: list[str]) -> None:
     world = World()
     for verb in verbs:
         world.step(verb)
@@ -97,4 +97,4 @@ def test_each_dead_letter_is_kept_or_arrived(verbs: list[str]) -> None:
         world.step("read")
         world.rig.pass_time(LETTERS_RETRY_US + 300_000)
         world.look()
-    assert not world.waiting(world.queue("q").letters), "all of them got a way"
+    assert not world.waiting(world.queue("q").letters), "every letter got a route"

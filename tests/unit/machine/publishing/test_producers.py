@@ -1,4 +1,4 @@
-"""G23: what a producer numbers is taken once, and its answer is given again."""
+"""G23: a numbered publish is taken once, and a repeat gets the same answer."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ def depth(client: Client) -> int:
     return client.rig.depth("q")
 
 
-def test_a_number_that_comes_again_is_confirmed_and_not_stored_again(client: Client) -> None:
+def test_a_repeated_number_is_confirmed_and_not_stored_again(client: Client) -> None:
     assert send(client, 1) == c.OK
     other = client.rig.client("b")
     assert send(other, 1, no=7) == c.REPEATED
@@ -68,8 +68,10 @@ def test_the_log_names_the_message_that_a_number_stands_for(client: Client) -> N
     assert again[2:] == (2, *published[3:])
 
 
-def test_who_sends_on_what_it_received_is_not_its_producer(client: Client) -> None:
-    """A retry, unchanged, by the producer's user: else it is confirmed, and gone with the ack."""
+def test_a_received_message_carries_no_producer_number(client: Client) -> None:
+    """Else its consumer could not publish it again unchanged as the same user: the publish would be
+    confirmed as a repeat, and the message lost with the ack.
+    """
     send(client, 1, epoch=0, kept="as it was")
     client.get("q")
     got = client.got()
@@ -80,7 +82,7 @@ def test_who_sends_on_what_it_received_is_not_its_producer(client: Client) -> No
     assert depth(client) == 1
 
 
-def test_what_reached_no_queue_comes_back_again(client: Client) -> None:
+def test_a_repeated_unroutable_publish_is_returned_again(client: Client) -> None:
     flags = c.PERSISTENT | c.MANDATORY
     for outcome in (c.UNROUTABLE, c.REPEATED):
         assert send(client, 1, key="nowhere", flags=flags) == outcome
@@ -93,7 +95,7 @@ def test_what_reached_no_queue_comes_back_again(client: Client) -> None:
     assert client.rig.depth("nowhere") == 0
 
 
-def test_what_a_queue_refused_is_refused_again(client: Client) -> None:
+def test_a_repeat_of_a_refused_publish_is_refused_again(client: Client) -> None:
     client.queue("full", {"x-max-length": 1, "x-overflow": "reject-publish"})
     send(client, 1, key="full")
     for outcome in (c.OK, c.REPEATED):
@@ -105,7 +107,7 @@ def test_what_a_queue_refused_is_refused_again(client: Client) -> None:
     assert client.rig.depth("full") == 1
 
 
-def test_what_was_refused_with_an_error_uses_no_number(client: Client) -> None:
+def test_a_publish_that_failed_uses_no_number(client: Client) -> None:
     properties = numbered(1)
     assert client.publish("q", exchange="later", no=1, properties=properties) == 404
     again = client.channel(1)
@@ -115,7 +117,7 @@ def test_what_was_refused_with_an_error_uses_no_number(client: Client) -> None:
     assert depth(client) == 1
 
 
-def test_a_lower_epoch_is_refused_and_a_higher_one_begins_anew(client: Client) -> None:
+def test_a_lower_epoch_is_refused_and_a_higher_one_starts_anew(client: Client) -> None:
     send(client, 5, b"old")
     other = client.rig.client("b")
     assert send(other, 5, b"new", epoch=3) == c.OK
@@ -127,14 +129,14 @@ def test_a_lower_epoch_is_refused_and_a_higher_one_begins_anew(client: Client) -
     assert depth(client) == 2
 
 
-def test_numbers_may_be_left_out_and_come_late(client: Client) -> None:
+def test_numbers_may_be_skipped_and_come_late(client: Client) -> None:
     for number in (3, 10, 4, 0, 2**62):
         assert send(client, number) == c.OK
     assert send(client, 2**62) == c.REPEATED
     assert depth(client) == 5
 
 
-def test_what_is_too_old_to_be_known_is_refused(
+def test_a_number_below_the_window_is_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WINDOW, 4)
@@ -180,13 +182,13 @@ def test_a_number_stands_for_one_message(client: Client, other: Callable[[Client
         ({"number": 1, "producer": 5}, "x-producer-id is no text of 1 to 255 bytes"),
     ],
 )
-def test_bad_headers_are_refused(client: Client, headers: c.Table, words: str) -> None:
+def test_invalid_headers_are_refused(client: Client, headers: c.Table, words: str) -> None:
     assert client.publish("q", no=1, properties=numbered(**headers)) == 406
     assert words in client.error()
     assert depth(client) == 0
 
 
-def test_a_name_without_a_number_is_nobodys_business(client: Client) -> None:
+def test_a_name_without_a_number_is_ignored(client: Client) -> None:
     alone: list[c.Table] = [{"x-producer-id": "p"}, {"x-sequence": 1}, {"x-producer-id": 5}]
     for headers in alone:
         properties = codec.encode_properties({"headers": headers})
@@ -195,7 +197,7 @@ def test_a_name_without_a_number_is_nobodys_business(client: Client) -> None:
     assert depth(client) == 6
 
 
-def test_transactions_take_no_numbers(client: Client) -> None:
+def test_numbers_are_refused_in_transactions(client: Client) -> None:
     publishes = [
         c.TxPublish("", "q", c.PERSISTENT, properties, b"x")
         for properties in (b"\x00\x00", numbered(1))
@@ -205,7 +207,7 @@ def test_transactions_take_no_numbers(client: Client) -> None:
     assert depth(client) == 0
 
 
-def test_users_and_virtual_hosts_have_producers_of_their_own(client: Client) -> None:
+def test_producers_are_separate_by_user_and_virtual_host(client: Client) -> None:
     send(client, 1)
     rig = client.rig
     opened = c.ConnectionOpen(c.CONNECTION_OPEN, 9, "/", "ada", "a:1")
@@ -226,7 +228,7 @@ def test_users_and_virtual_hosts_have_producers_of_their_own(client: Client) -> 
     assert send(again, 1) == c.OK
 
 
-def test_who_was_not_heard_of_for_longest_is_forgotten(
+def test_the_producer_silent_for_longest_is_forgotten(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.machine.publishing.producers.PRODUCERS_MAX", 2)
@@ -238,7 +240,7 @@ def test_who_was_not_heard_of_for_longest_is_forgotten(
     assert send(client, 1, producer="two") == c.OK
 
 
-def test_a_cold_start_takes_numbers_with_their_messages(client: Client) -> None:
+def test_a_cold_start_keeps_numbers_with_their_messages(client: Client) -> None:
     client.queue("loose", durable=False)
     sent = [(1, "q", c.PERSISTENT), (2, "q", 0), (3, "loose", c.PERSISTENT), (4, "q", 0)]
     for number, key, flags in sent:
@@ -251,7 +253,7 @@ def test_a_cold_start_takes_numbers_with_their_messages(client: Client) -> None:
     assert depth(again) == 3
 
 
-def test_numbers_are_in_the_snapshot(client: Client) -> None:
+def test_a_snapshot_holds_the_numbers(client: Client) -> None:
     for number in (5, 3000, 17):
         send(client, number, flags=0)
     send(client, 1, producer="other", epoch=7)
@@ -267,7 +269,7 @@ def test_numbers_are_in_the_snapshot(client: Client) -> None:
     assert list(rig.machines["b"].snapshot()) == list(rig.machines["c"].snapshot())
 
 
-def test_a_scrub_finds_a_number_that_changed(client: Client) -> None:
+def test_a_scrub_finds_a_corrupted_number(client: Client) -> None:
     send(client, 1)
     machine = client.rig.machine
     producer = machine.vhosts["/"].producers["guest"]["p"]

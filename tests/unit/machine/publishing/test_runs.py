@@ -1,4 +1,6 @@
-"""Publishes, deliveries and acks in runs: the same states, words and moves as one at a time."""
+"""Runs of publishes, deliveries and acks give the same states, replies and moves as single
+commands.
+"""
 
 import random
 from collections.abc import Callable
@@ -58,7 +60,9 @@ def opening(machine: Machine) -> list[Command]:
 
 
 def blob(rng: random.Random, number: int, machine: Machine, session: int) -> list[Command]:
-    """Publishes and acks in a row, and what makes or takes credit before, between and behind."""
+    """Publishes and acks in a row, with commands that add or take credit before, between and
+    after.
+    """
     commands: list[Command] = []
     for _ in range(rng.randrange(1, 5)):
         if rng.random() < 0.3:
@@ -69,7 +73,9 @@ def blob(rng: random.Random, number: int, machine: Machine, session: int) -> lis
 
 
 def acks(rng: random.Random, machine: Machine, session: int) -> list[Command]:
-    """Of messages that a channel holds, mostly in order; now and then of one that it does not."""
+    """Acks of messages that a channel holds, mostly in order, sometimes of one that it does not
+    hold.
+    """
     commands: list[Command] = []
     for at in rng.sample([(1, 1), (1, 2), (2, 1), (2, 2)], rng.randrange(1, 4)):
         channel = machine.channels.get((session, *at))
@@ -104,7 +110,7 @@ TO_EXCHANGES = (("amq.fanout", ""), ("amq.direct", "key"), ("amq.direct", "nothi
 PROPERTIES = (
     b"\x00\x00",
     b"\x01\x00\x019",  # expires
-    b"\x01\x00\x01x",  # an expiration that is none: an error
+    b"\x01\x00\x01x",  # an invalid expiration: an error
     b"\x08\x00\x02",  # a priority
     with_header(b"\0\0", "x-deduplication-id", "one"),
     with_header(b"\0\0", "CC", ("other",)),
@@ -131,7 +137,7 @@ def others(rng: random.Random, number: int) -> list[Command]:
 
 
 def reopened(machine: Machine, session: int) -> list[Command]:
-    """What an error closed."""
+    """Channels closed by an error."""
     commands: list[Command] = []
     for conn in (1, 2):
         if (session, conn) not in machine.connections:
@@ -188,8 +194,8 @@ def test_runs_change_nothing(seed: int, local: str) -> None:
     assert accepted > 5 * BLOBS
 
 
-def test_the_command_that_fails_in_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a poisonous message can be quarantined, and nothing else (G16)."""
+def test_the_failing_command_of_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a poisonous command can be quarantined, and no other (G16)."""
     machine, session, position = begun("a")
     replica = Replica("a", machine, History(1, position))
     commands: list[Command] = [
@@ -211,8 +217,8 @@ def fails_at(poison: bytes, hashing: Callable[[bytes], int]) -> Callable[[bytes]
     return fails
 
 
-def test_a_run_is_taken_where_there_is_one() -> None:
-    """Else the tests above compare nothing.  The first one to a queue looks for it."""
+def test_a_run_is_taken_where_one_is_possible() -> None:
+    """Otherwise the tests above compare nothing. The first publish to a queue only looks it up."""
     machine, session, position = begun("a")
     consume = c.Consume(c.CONSUME, 1, 2, "other", "t", False, False, False, False, {}, 3)
     machine.apply(position + 1, session, 0, consume)
@@ -229,7 +235,7 @@ def test_a_run_is_taken_where_there_is_one() -> None:
 
 
 def held(local: str, waits: bool) -> tuple[Machine, int, int]:
-    """A machine whose consumer, with credit for more or without, holds eight messages."""
+    """A machine whose consumer holds eight messages, with or without credit for more."""
     machine, session, position = begun(local)
     limit = 20 if waits else 8
     consume = c.Consume(c.CONSUME, 1, 2, "plain", "t", False, False, False, False, {}, limit)
@@ -243,27 +249,27 @@ def held(local: str, waits: bool) -> tuple[Machine, int, int]:
     return machine, session, position + 1
 
 
-def test_a_run_of_acks_is_taken_where_nothing_follows_from_them() -> None:
+def test_acks_without_consequences_are_taken_as_a_run() -> None:
     def ack(tag: int, *, multiple: bool = False) -> Command:
         return c.Ack(c.ACK, 1, 2, tag, multiple)
 
     commands = [ack(2), ack(1), ack(5, multiple=True), ack(8), ack(8), ack(7)]
     machine, session, position = held("a", waits=True)
-    assert apply_acks(machine, position, session, 0, commands, 0) == 4  # 8 is gone then
+    assert apply_acks(machine, position, session, 0, commands, 0) == 4  # 8 is settled by then
     assert list(machine.channels[session, 1, 2].unacked) == [6, 7]
     assert machine.position == position + 3
     assert machine.root() == machine.recompute_root()
     machine.invariants()
-    machine, session, position = held("a", waits=False)  # the first ack brings credit
+    machine, session, position = held("a", waits=False)  # the first ack gives credit
     assert apply_acks(machine, position, session, 0, commands, 0) == 0
     assert machine.apply(position, session, 0, commands[0]) == c.OK
     assert apply_acks(machine, position + 1, session, 0, commands, 1) == 3
-    commands = [ack(6), c.Ack(c.ACK, 1, 1, 7, False)]  # another channel, which has none
+    commands = [ack(6), c.Ack(c.ACK, 1, 1, 7, False)]  # another channel, without credit
     assert apply_acks(machine, position + 4, session, 0, commands, 0) == 1
     assert apply_acks(machine, position + 5, session, 0, commands, 1) == 0
 
 
-def test_the_ack_that_fails_in_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_failing_ack_of_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, session, position = held("a", waits=True)
     replica = Replica("a", machine, History(1, position - 1))
     commands: list[Command] = [c.Ack(c.ACK, 1, 2, tag, False) for tag in range(1, 9)]
@@ -275,8 +281,8 @@ def test_the_ack_that_fails_in_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", [*QUEUES, "stream"])
-def test_many_are_released_as_one_at_a_time(name: str) -> None:
-    """A multiple ack does the same without runs: so here are both ways beside each other."""
+def test_a_multiple_ack_equals_single_acks(name: str) -> None:
+    """A multiple ack takes the fast way even without runs, so the two ways are compared here."""
     consume = c.Consume(c.CONSUME, 1, 2, name, "t", False, False, False, False, {}, 50)
     commands: list[Command] = []
     if name == "stream":
@@ -313,23 +319,25 @@ def test_many_are_released_as_one_at_a_time(name: str) -> None:
 
 
 INDIFFERENT = frozenset((
-    # What it is, where it belongs, and who uses it.
+    # What the queue is, where it belongs, and who uses it.
     "vhost", "name", "number", "durable", "auto_delete", "owner", "arguments", "owner_key", "mark",
     "salt", "deleted", "bindings", "consumers", "service", "exclusive_consumer", "single_active",
     "consumer_timeout_ms", "policy", "operator_policy", "tally",
-    # What runs count and keep as single messages do, or what they end at.
+    # What runs update as single commands do, or what ends a run.
     "next_seq", "ready", "returned", "recovered_seq", "ready_sum", "ready_bytes", "unacked",
     "unacked_bytes", "returns", "returns_sum",
-    # Only where something expires, is refused or comes back: not in a run.
+    # Used only when a message expires, is refused or comes back: not in a run.
     "timed", "expires_us", "used_us", "overflow", "delivery_limit", "is_quorum",
     "dead_letter_exchange", "dead_letter_key", "at_least_once", "letters", "letters_of", "stale",
-    # Those queues have a trait: a priority, or they do not take all.
+    # Queues with these have a trait: a priority, or they may refuse a publish.
     "delays", "window", "last_values", "stream", "groups",
 ))  # fmt: skip
 
 
-def test_each_attribute_of_a_queue_is_thought_of() -> None:
-    """What is new in queues matters to runs, and is in RUN_TRAITS, or does not, and is here."""
+def test_every_attribute_of_a_queue_is_classified() -> None:
+    """A new attribute of a queue either affects runs and is in RUN_TRAITS, or does not and is
+    listed here.
+    """
     attributes = {one.name for one in fields(Queue)}
     assert attributes == INDIFFERENT | set(RUN_TRAITS)
     assert not INDIFFERENT & set(RUN_TRAITS)
