@@ -1,4 +1,6 @@
-"""The role of the active member: ordered, part of the state, gone with its session (G14, G25)."""
+"""The active member: a role that is ordered, part of the state, and lost with its session (G14,
+G25).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ def demote(rig: Rig, member: str) -> int:
     return rig.apply(rig.machine.sessions[member].session, c.Demote(c.DEMOTE, rig.machine.epoch))
 
 
-def test_of_two_who_take_it_the_first_in_the_order_has_it() -> None:
+def test_of_two_members_the_first_in_the_order_becomes_active() -> None:
     """G25."""
     rig = Rig()
     root = rig.machine.root()
@@ -31,14 +33,14 @@ def test_of_two_who_take_it_the_first_in_the_order_has_it() -> None:
     assert promote(rig, "a") == c.OK
 
 
-def test_who_keeps_its_session_keeps_it_and_who_loses_it_does_not() -> None:
+def test_the_role_stays_with_its_session() -> None:
     """G25."""
     rig = Rig()
     promote(rig, "b")
     rig.activate(members=("b", "c"))
     assert rig.machine.active == "b"
     rig.activate("b")
-    assert rig.machine.active == "", "another incarnation, or one that fetched its state"
+    assert rig.machine.active == "", "another incarnation, or a member that fetched the state"
     promote(rig, "b")
     rig.activate(members=("a", "c"))
     assert rig.machine.active == ""
@@ -47,7 +49,7 @@ def test_who_keeps_its_session_keeps_it_and_who_loses_it_does_not() -> None:
     assert rig.machine.active == ""
 
 
-def test_what_was_wanted_in_an_earlier_epoch_is_not_done() -> None:
+def test_a_promotion_asked_for_in_an_earlier_epoch_is_ignored() -> None:
     rig = Rig()
     session, epoch = rig.machine.sessions["b"].session, rig.machine.epoch
     rig.activate()
@@ -57,7 +59,7 @@ def test_what_was_wanted_in_an_earlier_epoch_is_not_done() -> None:
     assert rig.machine.active == "b"
 
 
-def test_no_session_no_role() -> None:
+def test_a_member_without_a_session_gets_no_role() -> None:
     rig = Rig()
     old = rig.machine.sessions["b"].session
     rig.activate("b")
@@ -67,7 +69,7 @@ def test_no_session_no_role() -> None:
     assert rig.machine.active == ""
 
 
-def test_it_is_in_a_snapshot() -> None:
+def test_the_role_is_in_snapshots() -> None:
     """G14."""
     rig = Rig()
     promote(rig, "c")

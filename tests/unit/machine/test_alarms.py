@@ -1,4 +1,4 @@
-"""Alarms of members: ordered, part of the state, gone with their session (G14, G21)."""
+"""Alarms of members: ordered, part of the state, ended with their session (G14, G21)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def alarm(rig: Rig, member: str, subject: str, on: bool, detail: str = "1 MB fre
     return rig.apply(session, c.Alarm(c.ALARM, subject, on, detail))
 
 
-def test_it_is_on_until_all_who_raised_one_have_ended_theirs() -> None:
+def test_an_alarm_lasts_until_every_member_that_raised_it_has_ended_it() -> None:
     """G21."""
     rig = Rig()
     assert rig.machine.alarm == ""
@@ -29,7 +29,7 @@ def test_it_is_on_until_all_who_raised_one_have_ended_theirs() -> None:
     assert rig.machine.root() == root
 
 
-def test_one_that_is_repeated_or_makes_no_sense_changes_nothing() -> None:
+def test_a_repeated_or_invalid_alarm_changes_nothing() -> None:
     rig = Rig()
     alarm(rig, "a", DISK, True)
     root = rig.machine.root()
@@ -55,7 +55,7 @@ def test_the_alarm_of_a_dead_member_ends_with_its_session() -> None:
     rig.machine.invariants()
 
 
-def test_it_is_in_a_snapshot() -> None:
+def test_alarms_are_in_snapshots() -> None:
     """G14."""
     rig = Rig()
     alarm(rig, "a", DISK, True)

@@ -1,4 +1,4 @@
-"""What clients find as with RabbitMQ."""
+"""Behaviour that clients know from RabbitMQ."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def keys_of_death(table: c.Table) -> c.Value:
     return deaths[0]["routing-keys"]
 
 
-def test_unbinding_what_is_not_there_succeeds(client: Client) -> None:
+def test_unbinding_a_missing_binding_succeeds(client: Client) -> None:
     client.queue("q")
     for queue, exchange in (("nope", "amq.direct"), ("q", "nope"), ("nope", "nope")):
         assert client.unbind(queue, exchange) == c.OK
@@ -48,7 +48,7 @@ def test_unbinding_what_is_not_there_succeeds(client: Client) -> None:
     assert client.unbind("nope", "") == 403
 
 
-def test_a_declaration_is_compared_in_what_is_known(client: Client) -> None:
+def test_only_known_arguments_of_a_declaration_are_compared(client: Client) -> None:
     unknown: c.Table = {"x-consumer-timeout": 1, "mine": 2, "x-queue-type": "classic"}
     assert client.queue("q", unknown) == c.OK
     assert client.queue("q", {"x-foo": 3}) == c.OK
@@ -59,7 +59,7 @@ def test_a_declaration_is_compared_in_what_is_known(client: Client) -> None:
     assert client.channel(1).consume("q", arguments={"x-foo": 1}) == c.OK
 
 
-def test_of_several_faults_the_one_is_named_that_rabbitmq_names(client: Client) -> None:
+def test_of_several_faults_the_one_rabbitmq_reports_is_named(client: Client) -> None:
     assert client.bind("no queue", "no exchange") == 404
     assert "no exchange" in client.error()
     client.channel(1).queue("mine", durable=False, exclusive=True)
@@ -85,14 +85,14 @@ def test_of_several_faults_the_one_is_named_that_rabbitmq_names(client: Client) 
         ({"x-max-age": "a", "x-max-length": 1}, "of queue type rabbit_classic_queue"),
     ],
 )
-def test_of_several_wrong_arguments_rabbitmqs_first_is_named(
+def test_of_several_invalid_arguments_rabbitmqs_first_is_named(
     client: Client, arguments: c.Table, fault: str
 ) -> None:
     assert client.queue("q", arguments) == 406
     assert fault in client.error()
 
 
-def test_of_several_that_differ_too(client: Client) -> None:
+def test_of_several_inequivalent_arguments_rabbitmqs_first_is_named(client: Client) -> None:
     client.queue("q")
     assert client.queue("q", {"x-max-length": 1, "x-message-ttl": 1, "x-expires": 1}) == 406
     assert "inequivalent arg 'x-expires'" in client.error()
@@ -105,14 +105,14 @@ def test_of_several_that_differ_too(client: Client) -> None:
     assert "received none but current is '1'" in client.error()
 
 
-def test_a_queue_with_one_active_consumer_has_no_exclusive_one(client: Client) -> None:
+def test_a_single_active_consumer_queue_refuses_exclusive_consumers(client: Client) -> None:
     client.queue("q", {"x-single-active-consumer": True})
     assert client.consume("q", exclusive=True) == 403
     assert "in exclusive use" in client.error()
     assert client.channel(1).consume("q") == c.OK
 
 
-def test_an_exclusive_queue_declared_otherwise_is_locked(client: Client) -> None:
+def test_a_declaration_that_differs_in_exclusive_is_locked(client: Client) -> None:
     client.queue("mine", durable=False, exclusive=True)
     assert client.queue("mine", durable=True, exclusive=True) == c.OK
     assert client.queue("mine", durable=False) == 405
@@ -182,7 +182,7 @@ def test_cc_alone_reaches_queues_also_in_a_transaction(client: Client) -> None:
         ("a", ("a", "a"), (1, 0)),
     ],
 )  # fmt: skip
-def test_an_alternate_exchange_is_for_a_message_with_no_key_that_is_bound(
+def test_the_alternate_exchange_is_used_only_if_no_key_is_bound(
     client: Client, key: str, copies: tuple[c.Value, ...], reached: tuple[int, int]
 ) -> None:
     client.queue("q")
@@ -196,7 +196,7 @@ def test_an_alternate_exchange_is_for_a_message_with_no_key_that_is_bound(
 
 
 def test_a_message_is_routed_by_all_its_keys_at_each_exchange_on_its_way(client: Client) -> None:
-    """The first exchange takes it by one key and the second by the other, as in RabbitMQ."""
+    """The first exchange matches one key and the second the other, as in RabbitMQ."""
     for queue in ("q", "rest", "last"):
         client.queue(queue)
     client.exchange("first")
@@ -210,19 +210,19 @@ def test_a_message_is_routed_by_all_its_keys_at_each_exchange_on_its_way(client:
         ("a", ("b",), (), [1, 0, 0]), ("b", (), ("a",), [1, 0, 0]), ("b", (), (), [0, 0, 0]),
         ("a", ("no", "x.c"), (), [0, 1, 0]), ("no", ("a",), ("no",), [0, 0, 1]),
     ):  # fmt: skip
-        for _ in range(2):  # the second time the route is known
+        for _ in range(2):  # the second time the route is cached
             client.publish(key, exchange="first", properties=headers(CC=copies, BCC=blind))
             assert depths(client, "q", "rest", "last") == reached
             for queue in ("q", "rest", "last"):
                 client.purge(queue)
 
 
-def test_a_route_by_several_keys_is_kept_until_a_binding_comes(client: Client) -> None:
+def test_a_route_by_several_keys_is_cached_until_a_binding_changes(client: Client) -> None:
     routes = client.rig.machine.vhosts["/"].routes
     client.queue("q")
     client.publish("q", properties=headers(CC=("b", "c", "b")))
     client.publish("q", properties=headers(CC=("x" * 1024,)))
-    assert list(routes) == [("", "q", "b", "c")], "not with so long a key"
+    assert list(routes) == [("", "q", "b", "c")], "so long a key is not cached"
     client.queue("c")
     client.publish("q", properties=headers(CC=("b", "c")))
     assert depths(client, "q", "c") == [3, 1]
@@ -243,7 +243,7 @@ def test_cc_is_an_array(client: Client, name: str, value: c.Value, kind: str) ->
     assert depths(client, "q") == [0]
 
 
-def test_many_copies_cost_no_more_than_a_publish_may(
+def test_cc_keys_count_towards_the_limits_of_a_publish(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bound in ("ROUTE_WORK_MAX", "FANOUT_MAX"):
@@ -257,7 +257,7 @@ def test_many_copies_cost_no_more_than_a_publish_may(
     assert depths(client, "a", "b", "c") == [0, 0, 0]
 
 
-def test_a_dead_letter_goes_to_the_copied_keys_too(client: Client) -> None:
+def test_a_dead_letter_goes_to_its_cc_keys_too(client: Client) -> None:
     client.queue("dead")
     client.queue("dead too")
     client.exchange("letters")
@@ -272,7 +272,7 @@ def test_a_dead_letter_goes_to_the_copied_keys_too(client: Client) -> None:
     assert keys_of_death(headers_got(client, "dead")) == ("q", "cc")
 
 
-def test_a_key_of_the_queue_stands_for_all_keys_of_a_dead_letter(client: Client) -> None:
+def test_a_dead_letter_routing_key_replaces_all_keys(client: Client) -> None:
     client.queue("dead")
     arguments: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     client.queue("q", arguments)
@@ -287,7 +287,7 @@ def test_a_key_of_the_queue_stands_for_all_keys_of_a_dead_letter(client: Client)
 
 
 @pytest.mark.parametrize("by_queue", [False, True])
-def test_what_may_live_for_no_time_is_delivered_at_once_or_dead(
+def test_a_message_with_zero_ttl_is_delivered_at_once_or_dies(
     client: Client, by_queue: bool
 ) -> None:
     client.queue("dead")
@@ -307,8 +307,8 @@ def test_what_may_live_for_no_time_is_delivered_at_once_or_dead(
     assert depths(client, "q", "dead") == [0, 4]
 
 
-def test_no_more_expires_at_once_than_a_position_may_cost(client: Client) -> None:
-    """A policy may take the time of all that waits; that is left to the ticks."""
+def test_expiry_at_one_position_is_bounded(client: Client) -> None:
+    """A policy may expire all waiting messages at once; the ticks take the rest."""
     client.queue("q")
     for _ in range(5):
         client.publish("q")
@@ -323,7 +323,7 @@ def test_no_more_expires_at_once_than_a_position_may_cost(client: Client) -> Non
 
 
 def served(client: Client, credit: int, rounds: int, *, multiple: bool) -> dict[str, int]:
-    """How many messages each of three consumers of a channel with shared credit gets."""
+    """How many messages each of three consumers on a channel with shared credit gets."""
     for queue in ("a", "b"):
         client.queue(queue)
         for _ in range(30):
@@ -353,7 +353,7 @@ def served(client: Client, credit: int, rounds: int, *, multiple: bool) -> dict[
 
 
 @pytest.mark.parametrize(("credit", "multiple"), [(1, False), (2, True), (4, False), (4, True)])
-def test_shared_credit_goes_round(client: Client, credit: int, multiple: bool) -> None:
+def test_shared_credit_goes_round_robin(client: Client, credit: int, multiple: bool) -> None:
     counts = served(client, credit, 9, multiple=multiple)
     assert min(counts.values()) >= 2, counts
     a, b = counts["t1"], counts["t2"] + counts["t3"]

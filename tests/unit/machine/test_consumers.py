@@ -1,4 +1,4 @@
-"""Who gets which message, credit, and what settlement does."""
+"""Delivery: which consumer gets which message, credit, and settlement."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def fill(client: Client, count: int, queue: str = "q") -> None:
         client.publish(queue, b"%d" % number)
 
 
-def test_only_the_owner_of_the_connection_speaks(client: Client) -> None:
+def test_only_the_member_that_owns_the_connection_has_effects(client: Client) -> None:
     client.consume("q")
     machines = client.rig.machines
     for name, machine in machines.items():
@@ -43,7 +43,7 @@ def test_prefetch_is_the_credit_of_a_consumer(client: Client) -> None:
     assert client.deliveries() == [(3, b"3", False)]
 
 
-def test_without_prefetch_there_still_is_a_bound(client: Client) -> None:
+def test_without_a_prefetch_credit_is_still_bounded(client: Client) -> None:
     machine = client.rig.machine
     client.consume("q")
     assert [consumer.limit for consumer in machine.vhosts["/"].queues["q"].service] == [2000]
@@ -82,7 +82,7 @@ def test_shared_limit_of_a_channel(client: Client) -> None:
     assert client.replies() == [("basic.qos-ok", (), False)]
 
 
-def test_no_ack_deliveries_are_settled_by_the_owners_report(client: Client) -> None:
+def test_no_ack_deliveries_are_settled_when_their_member_reports_them_sent(client: Client) -> None:
     client.consume("q", no_ack=True)
     fill(client, 3)
     assert client.rig.machine.vhosts["/"].queues["q"].unacked == 3
@@ -96,7 +96,7 @@ def test_no_ack_deliveries_are_settled_by_the_owners_report(client: Client) -> N
     assert client.rig.depth("q") == 1
 
 
-def test_the_pace_of_reports_is_the_credit_of_no_ack(client: Client) -> None:
+def test_reports_of_sent_messages_are_the_credit_of_no_ack_consumers(client: Client) -> None:
     client.consume("q", no_ack=True)
     consumer = client.rig.machine.vhosts["/"].queues["q"].service[0]
     for machine in client.rig.machines.values():
@@ -151,7 +151,7 @@ def test_requeued_messages_return_to_their_places(client: Client) -> None:
     assert client.rig.depth("q") == 3
 
 
-def test_a_refused_message_frees_credit(client: Client) -> None:
+def test_a_rejected_message_frees_credit(client: Client) -> None:
     client.consume("q", prefetch=1)
     fill(client, 2)
     client.nack(1, requeue=False)
@@ -169,7 +169,7 @@ def test_recover(client: Client) -> None:
     assert client.recover(requeue=False) == 540
 
 
-def test_a_closed_channel_gives_back_and_others_are_served(client: Client) -> None:
+def test_a_closed_channel_returns_its_messages_to_other_consumers(client: Client) -> None:
     other = client.rig.client("b")
     client.consume("q")
     fill(client, 2)
@@ -209,15 +209,15 @@ def test_a_tag_used_twice_ends_the_connection(client: Client) -> None:
     assert not client.rig.machine.connections
 
 
-def test_consumer_arguments_that_we_do_not_honour(client: Client) -> None:
+def test_unsupported_consumer_arguments_are_refused(client: Client) -> None:
     assert client.consume("q", arguments={"x-stream-offset": 1}) == 406
     assert client.error().endswith("of queue type rabbit_classic_queue")
     again = client.rig.client()
     assert again.consume("q", arguments={"x-priority": "high"}) == 406
 
 
-def test_a_wish_about_failover_is_taken(client: Client) -> None:
-    """No queue moves, so there is nothing to cancel: a consumer goes with its own member only."""
+def test_the_failover_argument_of_a_consumer_is_accepted(client: Client) -> None:
+    """No queue moves, so there is nothing to cancel: a consumer ends only with its own member."""
     wish: c.Table = {"x-cancel-on-ha-failover": True}
     assert client.consume("q", arguments=wish) == c.OK
     client.rig.activate(members=("a", "c"))
@@ -230,7 +230,7 @@ def test_a_second_open_of_a_channel_ends_the_connection(client: Client) -> None:
     assert "second 'channel.open' seen" in client.error()
 
 
-def test_higher_consumers_are_served_first(client: Client) -> None:
+def test_consumers_of_higher_priority_are_served_first(client: Client) -> None:
     client.consume("q", "low", prefetch=5, arguments={"x-priority": -1})
     client.consume("q", "middle", prefetch=1)
     client.consume("q", "high", prefetch=1, arguments={"x-priority": 7})
@@ -272,7 +272,7 @@ def test_confirms_and_returns(client: Client) -> None:
     assert client.rig.effects == []
 
 
-def test_publishing_where_nothing_is(client: Client) -> None:
+def test_a_missing_exchange_and_the_immediate_flag_are_refused(client: Client) -> None:
     assert client.publish("k", exchange="x") == 404
     assert client.error() == "NOT_FOUND - no exchange 'x' in vhost '/'"
     assert client.channel(1).publish("q", flags=c.IMMEDIATE) == 540

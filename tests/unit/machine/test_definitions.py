@@ -1,4 +1,6 @@
-"""What operators define: ordered, part of the state; and the end of a virtual host (G22)."""
+"""Definitions by operators: ordered and part of the state; and the deletion of a virtual host
+(G22).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ USER: Table = {"password_hash": "", "hashing_algorithm": "", "tags": ()}
 NONE: Table = {"configure": "", "write": "", "read": ""}
 
 
-def test_a_new_cluster_has_a_virtual_host_and_guest() -> None:
+def test_a_new_cluster_has_the_default_virtual_host_and_guest() -> None:
     machine = Rig().machine
     assert list(machine.vhosts) == ["/"]
     assert machine.definitions["permission"]["/", "guest"] == {
@@ -33,14 +35,14 @@ def test_a_new_cluster_has_a_virtual_host_and_guest() -> None:
     assert packed[4:] == hashlib.sha256(packed[:4] + b"guest").digest()
 
 
-def test_a_later_view_defines_nothing_anew() -> None:
+def test_a_later_view_defines_nothing_again() -> None:
     rig = Rig()
     assert rig.define("user", "", "guest", None) == (204, "")
     rig.activate("a", cold=True)
     assert not rig.machine.definitions["user"]
 
 
-def test_the_asking_member_hears_what_became_of_it() -> None:
+def test_the_asking_member_gets_the_outcome() -> None:
     rig = Rig()
     assert rig.define("vhost", "", "v", VHOST, "b") == (201, "")
     assert rig.define("vhost", "", "v", VHOST, "c") == (204, "")
@@ -76,7 +78,7 @@ def test_the_asking_member_hears_what_became_of_it() -> None:
         ("policy", "/", "p", None, (404, "there is no policy 'p' in vhost '/'")),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_changes_nothing(
+def test_an_invalid_definition_changes_nothing(
     what: str, vhost: str, name: str, body: Table | None, told: tuple[int, str]
 ) -> None:
     rig = Rig()
@@ -85,7 +87,7 @@ def test_what_makes_no_sense_changes_nothing(
     assert rig.machine.root() == root
 
 
-def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_definitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions, "DEFINITIONS_MAX", 4)
     assert DEFINITIONS_MAX > 4
     rig = Rig()
@@ -94,7 +96,7 @@ def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rig.define("user", "", "u", USER)[0] == 204
 
 
-def test_topic_permissions_of_a_user_are_one_for_each_exchange() -> None:
+def test_a_user_has_one_topic_permission_for_each_exchange() -> None:
     rig = Rig()
     for exchange in ("x", "y"):
         body: Table = {"exchange": exchange, "write": "w", "read": "r"}
@@ -110,7 +112,7 @@ def test_topic_permissions_of_a_user_are_one_for_each_exchange() -> None:
     assert rig.machine.root() == rig.machine.recompute_root()
 
 
-def test_topic_permissions_of_a_user_are_bounded_together() -> None:
+def test_the_topic_permissions_of_a_user_are_bounded_together() -> None:
     rig = Rig()
     body: Table = {"exchange": "x", "write": "w" * 40_000, "read": "r"}
     assert rig.define("topic_permission", "/", "guest", body)[0] == 201
@@ -119,7 +121,7 @@ def test_topic_permissions_of_a_user_are_bounded_together() -> None:
     assert list(rig.machine.definitions["topic_permission"]["/", "guest"]) == ["x"]
 
 
-def test_the_first_administrator_is_exactly_one() -> None:
+def test_only_one_first_administrator_can_be_defined() -> None:
     rig = Rig()
     assert rig.define("user", "", "admin", {**USER, "first": True}, "b") == (201, "")
     told = rig.define("user", "", "boss", {**USER, "first": True}, "c")
@@ -132,7 +134,9 @@ def test_the_first_administrator_is_exactly_one() -> None:
 
 
 def test_the_mark_of_the_first_administrator_stays() -> None:
-    """Without it a member that starts would define another one, with a password in its log."""
+    """Without it a member that starts would define another one and write its password to its
+    log.
+    """
     rig = Rig()
     rig.define("user", "", "admin", {**USER, "first": True}, "b")
     told = (409, "'first_administrator' is set by the cluster itself, once")
@@ -143,14 +147,14 @@ def test_the_mark_of_the_first_administrator_stays() -> None:
     assert rig.define("user", "", "admin", {**USER, "first": True}, "c")[0] == 409
 
 
-def test_the_first_administrator_takes_no_other_users_place() -> None:
+def test_the_first_administrator_replaces_no_existing_user() -> None:
     rig = Rig()
     rig.define("user", "", "admin", USER)
     told = rig.define("user", "", "admin", {**USER, "first": True})
     assert told == (409, "the cluster has had its first administrator")
 
 
-def test_a_definition_travels_and_its_deletion_too() -> None:
+def test_definitions_and_deletions_survive_encoding() -> None:
     for body in (VHOST, None):
         define = c.Define(c.DEFINE, 1, "me", "vhost", "", "v", body)
         assert unpack_blob(pack_blob(1, 1, 1, [define])).commands == (tuple(define),)
@@ -159,7 +163,7 @@ def test_a_definition_travels_and_its_deletion_too() -> None:
         unpack_blob(pack_blob(1, 1, 1, [alarm]))  # type: ignore[list-item]
 
 
-def test_it_is_in_a_snapshot() -> None:
+def test_definitions_are_in_snapshots() -> None:
     """G14."""
     rig = Rig()
     rig.define("vhost", "", "v", VHOST)
@@ -175,7 +179,7 @@ def test_it_is_in_a_snapshot() -> None:
     assert copy.connected == {"guest": 1}
 
 
-def test_a_limit_of_queues_holds_at_its_position() -> None:
+def test_a_queue_limit_holds_from_its_position_on() -> None:
     rig = Rig()
     client = rig.client()
     client.queue("q")
@@ -187,7 +191,7 @@ def test_a_limit_of_queues_holds_at_its_position() -> None:
     )
 
 
-def test_a_deleted_vhost_takes_no_connection_and_leaves_when_the_last_is_gone() -> None:
+def test_a_deleted_vhost_refuses_connections_and_goes_with_the_last_one() -> None:
     rig = Rig()
     client = rig.client(vhost="v")
     client.queue("q")
@@ -223,7 +227,7 @@ def test_nothing_is_left_of_a_deleted_vhost() -> None:
     assert rig.machine.root() == root
 
 
-def test_consumers_of_a_deleted_vhost_are_told() -> None:
+def test_consumers_of_a_deleted_vhost_are_cancelled() -> None:
     rig = Rig()
     client = rig.client(vhost="v")
     client.queue("q")
@@ -232,7 +236,7 @@ def test_consumers_of_a_deleted_vhost_are_told() -> None:
     assert [type(one) for one in rig.effects if isinstance(one, CancelNotify)] == [CancelNotify]
 
 
-def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_vhost_is_deleted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 24)
     rig = Rig()
     client = rig.client(vhost="v")
@@ -246,13 +250,13 @@ def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         if "v" in rig.machine.vhosts:
             depths.append(len(rig.machine.vhosts["v"].queues))
     assert depths[:4] == [3, 1, 0, 0]
-    assert len(depths) == 5, "its exchanges go in slices, too"
+    assert len(depths) == 5, "its exchanges are deleted in slices, too"
 
 
-def test_what_one_vhost_took_too_much_the_next_one_waits_for(
+def test_the_next_deleted_vhost_waits_when_the_first_exceeds_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The last queue of the first may cost more than what was left for this position."""
+    """The last queue of the first vhost may cost more than was left for this position."""
     monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 24)
     rig = Rig()
     client, other = rig.client(vhost="v"), rig.client(vhost="w")
@@ -270,7 +274,7 @@ def test_what_one_vhost_took_too_much_the_next_one_waits_for(
     assert list(rig.machine.vhosts) == ["/"]
 
 
-def test_a_connection_that_lingers_keeps_no_other_vhost_waiting() -> None:
+def test_a_lingering_connection_does_not_delay_the_deletion_of_other_vhosts() -> None:
     rig = Rig()
     lingering, other = rig.client(vhost="v"), rig.client(vhost="w")
     other.queue("q")
@@ -283,8 +287,8 @@ def test_a_connection_that_lingers_keeps_no_other_vhost_waiting() -> None:
     assert list(rig.machine.vhosts) == ["/"]
 
 
-def test_what_was_counted_in_vhosts_that_are_gone_counts_for_the_members() -> None:
-    """Each virtual host that was ever deleted left its counts behind."""
+def test_counts_of_deleted_vhosts_move_to_the_totals_of_the_members() -> None:
+    """Otherwise every virtual host ever deleted would leave its counts behind."""
     rig = Rig()
     for name in ("v", "w"):
         client = rig.client(vhost=name)
@@ -296,13 +300,14 @@ def test_what_was_counted_in_vhosts_that_are_gone_counts_for_the_members() -> No
     assert {vhost for _, vhost in rig.machine.totals} == {""}
     gone = rig.machine.totals["a", ""]
     assert (gone.messages.publish, gone.queues_declared, gone.connections_closed) == (2, 2, 2)
-    assert gone.messages.sampled == (2, 4), "a rate does not jump by all that was counted"
+    assert gone.messages.sampled == (2, 4), "a rate does not jump by the whole count"
     assert rig.machine.totals["", ""].queues_deleted == 2
 
 
-def test_letters_of_this_position_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is late belongs to a virtual host that a snapshot has. It is counted: to look through a
-    million letters at each position takes 0.2 s."""
+def test_late_letters_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late letter belongs to a virtual host, which a snapshot must hold. The letters are counted,
+    because a search through a million of them at each position takes 0.2 s.
+    """
     monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 120)
     monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 1)
     rig = Rig()

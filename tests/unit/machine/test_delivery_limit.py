@@ -1,4 +1,4 @@
-"""How often a message may come back before it is dead-lettered."""
+"""The delivery limit: how often a message may return before it is dead-lettered."""
 
 from unittest.mock import Mock
 
@@ -30,7 +30,7 @@ def client() -> Client:
 
 
 def get_and_return(client: Client) -> c.Value:
-    """The count that the client was told with the message."""
+    """The count that the client was sent with the message."""
     client.get("q")
     got = client.got()
     assert isinstance(got, GetOk)
@@ -38,7 +38,7 @@ def get_and_return(client: Client) -> c.Value:
     return headers_of(got.properties).get("x-delivery-count")
 
 
-def test_the_limit_counts_returns_and_the_client_is_told(client: Client) -> None:
+def test_the_limit_counts_returns_and_the_client_sees_the_count(client: Client) -> None:
     assert [get_and_return(client) for _ in range(2)] == [0, 1]
     client.consume("q", "t", 1)
     (delivery,) = [one for one in client.rig.effects if isinstance(one, DeliverEffect)]
@@ -52,7 +52,7 @@ def test_the_limit_counts_returns_and_the_client_is_told(client: Client) -> None
     assert headers_of(got.properties)["x-first-death-reason"] == "delivery_limit"
 
 
-def test_what_a_closed_channel_held_counts_too(client: Client) -> None:
+def test_messages_held_by_a_closed_channel_count_too(client: Client) -> None:
     for chan in range(2, 5):
         other = client.channel(chan)
         other.get("q")
@@ -60,10 +60,10 @@ def test_what_a_closed_channel_held_counts_too(client: Client) -> None:
     assert (client.rig.depth("q"), client.rig.depth("grave")) == (0, 1)
 
 
-def test_what_was_sent_without_acknowledgement_and_comes_back_does_not_count(
+def test_a_return_of_a_no_ack_delivery_does_not_count(
     client: Client,
 ) -> None:
-    """Its client has not got it: RabbitMQ settles such a message when it hands it over."""
+    """The client never received it. RabbitMQ settles such a message when it is handed over."""
     for _ in range(4):
         other = client.channel(2)
         other.consume("q", no_ack=True)
@@ -75,7 +75,7 @@ def test_what_was_sent_without_acknowledgement_and_comes_back_does_not_count(
     assert get_and_return(client) == 0
 
 
-def test_that_a_member_was_lost_does_not_count(client: Client) -> None:
+def test_the_loss_of_a_member_does_not_count(client: Client) -> None:
     rig = client.rig
     watcher = rig.client("b")
     for _ in range(4):
@@ -86,8 +86,8 @@ def test_that_a_member_was_lost_does_not_count(client: Client) -> None:
     assert get_and_return(watcher) == 0
 
 
-def test_counts_go_with_what_they_count(client: Client) -> None:
-    """And into a snapshot, and not over a cold start, where messages are numbered anew."""
+def test_counts_leave_with_their_messages(client: Client) -> None:
+    """Counts are in snapshots. A cold start drops them, because it numbers messages anew."""
     rig = client.rig
     queue = rig.machine.vhosts["/"].queues["q"]
     get_and_return(client)
@@ -113,10 +113,10 @@ def test_counts_go_with_what_they_count(client: Client) -> None:
 
 
 @pytest.mark.parametrize("arguments", [ARGUMENTS, {**ARGUMENTS, "x-max-priority": 3}])
-def test_a_purge_hashes_only_the_counts_that_stay(
+def test_a_purge_hashes_only_the_remaining_counts(
     client: Client, arguments: c.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a million messages that came back it took seconds, at all members at once."""
+    """For a million returned messages this took seconds, on all members at once."""
     client.queue("p", arguments)
     for _ in range(5):
         client.publish("p", b"m")
@@ -147,8 +147,8 @@ def test_other_queues_without_a_limit_count_nothing(client: Client, kind: c.Valu
     assert headers_of(got.properties) == {}
 
 
-def test_a_quorum_queue_counts_without_a_limit(client: Client) -> None:
-    """As RabbitMQ's does: who wants to give up after some attempts looks at the header."""
+def test_a_quorum_queue_counts_even_without_a_limit(client: Client) -> None:
+    """As RabbitMQ's does: a consumer that gives up after some attempts reads the header."""
     rig = client.rig
     client.queue("many", {"x-queue-type": "quorum"})
     sent = codec.encode_properties({"headers": {"x-delivery-count": 7, "a": 1}})

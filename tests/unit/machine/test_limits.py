@@ -1,4 +1,6 @@
-"""What one command may cost is bounded: refused by all alike, or done in slices (G15)."""
+"""The cost of one command is bounded: it is refused by all members alike, or done in slices
+(G15).
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -49,13 +51,13 @@ def test_a_publish_that_reaches_too_many_queues_is_refused(
         "the limit is 3; spread them over several exchanges, and publish to each"
     )
     assert [client.rig.depth(f"q{n}") for n in range(4)] == [1, 1, 1, 0]
-    assert client.channel(1).publish("q0") == c.OK, "only the channel that asked is closed"
+    assert client.channel(1).publish("q0") == c.OK, "only the publishing channel is closed"
 
 
-def test_chains_of_exchanges_cost_what_all_their_bindings_cost(
+def test_a_chain_of_exchanges_costs_the_work_of_all_its_bindings(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each exchange adds a binding, so few queues may take much work to find."""
+    """Each exchange adds a binding, so a few queues may take much work to find."""
     monkeypatch.setattr(f"{ROUTING}.ROUTE_WORK_MAX", 10)
     client.queue("q")
     names = [f"e{number}" for number in range(6)]
@@ -76,7 +78,7 @@ def test_chains_of_exchanges_cost_what_all_their_bindings_cost(
         ("headers", "", b"\x20\x00\x00\x00\x00\xa0" + b"\x01aV\x01bx\x00\x00\x00\x92" + bytes(146)),
     ],
 )
-def test_long_keys_and_headers_count(
+def test_long_keys_and_headers_count_as_work(
     kind: str, key: str, properties: bytes, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{ROUTING}.ROUTE_WORK_MAX", 10)
@@ -90,7 +92,9 @@ def test_long_keys_and_headers_count(
 def test_a_transaction_that_costs_too_much_does_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300 publishes to 5,000 queues were 1.5 million messages at one position, and 20 seconds."""
+    """300 publishes to 5,000 queues would be 1.5 million messages at one position, and 20
+    seconds.
+    """
     monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 20)
     fan(client, 4)
     client.publish("q0", b"unacked")
@@ -102,16 +106,16 @@ def test_a_transaction_that_costs_too_much_does_nothing(
         "PRECONDITION_FAILED - messages that this transaction puts into queues or settles, and "
         "routes to find: 21, the limit is 20; nothing of it was done: commit fewer at a time"
     )
-    returned = [1, 0, 0, 0]  # the channel is closed, and what it held comes back
+    returned = [1, 0, 0, 0]  # the channel is closed and its messages return
     assert [client.rig.depth(f"q{n}") for n in range(4)] == [
         a + b for a, b in zip(before, returned, strict=True)
     ]
 
 
-def test_no_more_routes_are_found_for_a_transaction_than_it_may_cost(
+def test_routing_a_transaction_stops_at_its_work_limit(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To find the routes of all its publishes first took longer than a token may be away."""
+    """Finding all routes first took longer than the token may be away."""
     monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 20)
     found = Mock(wraps=publish.way_or_refusal)
     monkeypatch.setattr("broker.machine.handlers.transactions.way_or_refusal", found)
@@ -120,10 +124,10 @@ def test_no_more_routes_are_found_for_a_transaction_than_it_may_cost(
     assert found.call_count <= 5
 
 
-def test_what_a_commit_costs_does_not_depend_on_what_is_cached(
+def test_the_cost_of_a_commit_does_not_depend_on_cached_routes(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that restored a snapshot has no routes cached, and must decide alike."""
+    """A member restored from a snapshot has no cached routes and must decide alike."""
     monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 19)
     fan(client, 4)
     client.publish("", b"m", "amq.fanout")
@@ -150,7 +154,7 @@ def test_a_commit_pays_for_each_route_that_is_found_again(
     assert other.commit(tx(5)) == c.OK  # 5 publishes, 20 messages, and once 4 + 1
 
 
-def test_a_commit_walks_over_each_delivery_once(client: Client) -> None:
+def test_a_commit_visits_each_delivery_once(client: Client) -> None:
     """However many of its settlements say "all up to this one"."""
     walked: list[int] = []
 
@@ -178,7 +182,7 @@ def test_bindings_are_bounded_at_both_ends(client: Client, monkeypatch: pytest.M
     for name in ("q", "r", "s"):
         client.queue(name)
     assert client.bind("q", "amq.topic", "a") == client.bind("q", "amq.topic", "b") == c.OK
-    assert client.bind("q", "amq.topic", "b") == c.OK, "binding twice is binding once"
+    assert client.bind("q", "amq.topic", "b") == c.OK, "a repeated binding counts once"
     assert client.bind("q", "amq.direct", "c") == 406
     assert client.error() == (
         "PRECONDITION_FAILED - bindings to 'q': 3, the limit is 2; "
@@ -203,10 +207,12 @@ def test_consumers_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) 
     assert "consumers on this channel: 3, the limit is 2" in client.error()
 
 
-def test_a_channel_holds_so_many_and_gets_more_when_it_settles(
+def test_a_full_channel_gets_more_when_it_settles(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prefetch is the most that a client may be sent, so less is allowed (AMQP, basic.qos)."""
+    """A prefetch is the most that a client may be sent, so sending less is allowed (AMQP,
+    basic.qos).
+    """
     monkeypatch.setattr("broker.machine.queueing.dispatch.CHANNEL_HELD_MAX", 3)
     monkeypatch.setattr(f"{CONSUMERS}.CHANNEL_HELD_MAX", 3)
     client.queue("q")
@@ -227,7 +233,7 @@ def test_a_channel_holds_so_many_and_gets_more_when_it_settles(
     assert (len(channel.unsent), client.rig.depth("q")) == (3, 1)
 
 
-def test_a_channel_that_gets_without_settling_is_refused_in_the_end(
+def test_a_channel_that_gets_without_settling_is_refused_at_a_limit(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{CONSUMERS}.CHANNEL_HELD_MAX", 1)
@@ -240,10 +246,10 @@ def test_a_channel_that_gets_without_settling_is_refused_in_the_end(
     assert client.rig.depth("q") == 3
 
 
-def test_dead_letters_that_are_too_many_follow_at_the_next_positions(
+def test_excess_dead_letters_follow_at_the_next_positions(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are part of the state meanwhile: a restart, a join and a digest know them."""
+    """They are part of the state meanwhile: restarts, joins and digests include them."""
     monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 40)
     client.queue("grave")
     client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"})
@@ -262,14 +268,14 @@ def test_dead_letters_that_are_too_many_follow_at_the_next_positions(
     assert len(copy.late_letters) == 4
     rig.tick("a", 0)
     assert rig.depth("grave") == 6
-    client.nack(1, requeue=False)  # an error is a position too
+    client.nack(1, requeue=False)  # a failed command takes a position too
     assert rig.depth("grave") == 7
     assert not rig.machine.wants_tick
     bodies = [message[8][0] for message in rig.machine.vhosts["/"].queues["grave"].ready]
-    assert bodies == list(range(7)), "in the order in which they died (G12)"
+    assert bodies == list(range(7)), "in the order in which the messages died (G12)"
 
 
-def test_a_cold_start_takes_transient_dead_letters_only(
+def test_a_cold_start_drops_only_transient_late_letters(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 1)
@@ -305,11 +311,11 @@ def test_a_large_message_drops_small_ones_in_slices(
     for _ in range(8):
         client.publish("q", b".")
     client.publish("q", b"8 bytes.")
-    assert rig.depth("q") == 5, "two by the publish, two more at the end of its position"
+    assert rig.depth("q") == 5, "two dropped by the publish, two more at the end of its position"
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
-    assert rig.machine.wants_tick, "it goes on without another publish"
+    assert rig.machine.wants_tick, "dropping continues without another publish"
     rig.pass_time(1)
-    assert rig.depth("q") == 1, "the limit is kept again"
+    assert rig.depth("q") == 1, "the queue is within its limit again"
     assert not rig.machine.wants_tick
 
 
@@ -327,10 +333,12 @@ def test_unused_queues_expire_in_slices(client: Client, monkeypatch: pytest.Monk
     assert all(before - after <= 2 for before, after in itertools.pairwise(left))
 
 
-def test_the_connections_of_a_member_that_is_gone_end_in_slices(
+def test_connections_of_a_lost_member_end_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Meanwhile nothing is delivered to them, and whoever comes back gets its own queue again."""
+    """Meanwhile they get no deliveries, and a client that reconnects can declare its own queue
+    again.
+    """
     monkeypatch.setattr("broker.machine.handlers.sessions.ENDING_WORK_MAX", 16)
     rig = Rig()
     other = rig.client("a")
@@ -349,7 +357,7 @@ def test_the_connections_of_a_member_that_is_gone_end_in_slices(
     copy = Machine.restore("b", chunks)
     assert list(copy.snapshot()) == chunks
     assert list(copy.ending) == [copy.connections[one.key] for one in machine.ending]
-    assert other.queue("own3", exclusive=True) == c.OK, "its client came back to another member"
+    assert other.queue("own3", exclusive=True) == c.OK, "its client reconnected to another member"
     assert [len(machine.ending), rig.depth("q")] == [2, 2]
     rig.activate(members=("a",))
     rig.tick("a", 0)
@@ -363,8 +371,8 @@ def test_the_connections_of_a_member_that_is_gone_end_in_slices(
     ]
 
 
-def test_a_connection_that_holds_much_ends_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G15: one of 25 channels with 4,096 messages each took a second at one position."""
+def test_a_connection_with_many_messages_ends_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G15: a connection of 25 channels with 4,096 messages each took a second at one position."""
     for module in ("sessions", "connections"):
         monkeypatch.setattr(f"broker.machine.handlers.{module}.ENDING_WORK_MAX", 16)
     rig = Rig()
@@ -393,7 +401,7 @@ def test_a_connection_that_holds_much_ends_in_slices(monkeypatch: pytest.MonkeyP
     assert [body for _, body, _ in other.deliveries()] == [bytes([number]) for number in range(10)]
 
 
-def test_a_cold_start_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_start_ends_all_ending_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.machine.handlers.sessions.ENDING_WORK_MAX", 1)
     rig = Rig()
     for _ in range(3):
@@ -405,8 +413,8 @@ def test_a_cold_start_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not rig.machine.connections
 
 
-def test_a_scrub_does_not_keep_what_was_purged(client: Client) -> None:
-    """A pass takes minutes; a member kept all purged messages in memory until its end."""
+def test_a_scrub_does_not_keep_purged_messages_in_memory(client: Client) -> None:
+    """A pass takes minutes; a member kept all purged messages in memory until the pass ended."""
     client.queue("q")
     for number in range(10):
         client.publish("q", bytes([number]))
@@ -423,10 +431,10 @@ def test_a_scrub_does_not_keep_what_was_purged(client: Client) -> None:
     while count := machine.free(4):
         assert count <= 4
         freed += count
-    assert freed == 10 + 10 + 1, "the queue's, and those of the scrub"
+    assert freed == 10 + 10 + 1, "those of the queue and those of the scrub"
 
 
-def test_what_is_purged_is_freed_in_slices(client: Client) -> None:
+def test_purged_messages_are_freed_in_slices(client: Client) -> None:
     client.queue("q")
     for number in range(10):
         client.publish("q", bytes([number]))
@@ -440,10 +448,10 @@ def test_what_is_purged_is_freed_in_slices(client: Client) -> None:
     assert not machine.discarded
 
 
-def test_a_purge_of_a_long_queue_does_not_look_at_each_place(
+def test_a_purge_of_a_long_queue_does_not_visit_each_place(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A million of them took 0.2 s, for one message that had come back."""
+    """With a million places it took 0.2 s, for one message that had returned."""
     client.queue("q", {"x-max-priority": 3, "x-delivery-limit": 5})
     for _ in range(40):
         client.publish("q")
@@ -464,13 +472,13 @@ def test_a_purge_of_a_long_queue_does_not_look_at_each_place(
     monkeypatch.setattr(Places, "__iter__", look)
     purge(machine, queue, PURGED)
     assert not looked
-    assert list(queue.returns) == [held], "it goes on to be counted, as it may come back"
+    assert list(queue.returns) == [held], "a held message keeps its count, as it may return"
     assert held < waits
     machine.invariants()
 
 
-def test_a_machine_that_another_replaces_is_freed_in_slices(client: Client) -> None:
-    """A joiner froze as it let go of the million messages that it had had before."""
+def test_a_replaced_machine_is_freed_in_slices(client: Client) -> None:
+    """A joiner froze when it dropped the million messages that it had held before."""
     client.queue("q")
     for number in range(10):
         client.publish("q", bytes([number]))

@@ -1,4 +1,4 @@
-"""Commands that killed a majority are refused by all, at the same position (G16)."""
+"""Commands that killed a majority are refused by all members, at the same position (G16)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report(rig: Rig, member: str, command: c.Command) -> int:
     return rig.apply(session, c.Poisoned(c.POISONED, command[0], content))
 
 
-def test_one_member_refuses_nothing_and_a_majority_refuses_for_all() -> None:
+def test_a_command_is_refused_once_a_majority_reports_it() -> None:
     """G16."""
     rig = Rig()
     client = rig.client("a")
@@ -37,8 +37,8 @@ def test_one_member_refuses_nothing_and_a_majority_refuses_for_all() -> None:
     assert rig.apply(client.session, publish(client.conn, 4)) == c.IGNORED
 
 
-def test_the_likeness_of_commands() -> None:
-    """What a client sends again after it reconnected counts as the same, and no two else."""
+def test_which_commands_count_as_the_same() -> None:
+    """A command that a client sends again after it reconnected counts as the same; no others do."""
     assert content_of(publish(1, 1)) == content_of(publish(2, 5))
     assert content_of(publish(1, 1)) != content_of(publish(1, 1, b"other"))
     assert content_of(c.Ack(c.ACK, 1, 1, 1, False)) is None
@@ -53,7 +53,7 @@ def test_the_likeness_of_commands() -> None:
 
 
 def test_a_definition_that_killed_a_majority_is_refused() -> None:
-    """G16: also with a password that is salted anew each time."""
+    """G16: even with a password that is salted anew each time."""
     rig = Rig()
 
     def define(salt: str, name: str = "u") -> c.Define:
@@ -72,8 +72,10 @@ def test_a_definition_that_killed_a_majority_is_refused() -> None:
     assert rig.define("user", "", "u", None)[0] == 404, "a deletion is another command"
 
 
-def test_it_survives_a_snapshot_and_a_cold_start_forgets_it() -> None:
-    """A whole restart is how a release that can execute the command is tried (G14)."""
+def test_the_list_survives_a_snapshot_and_a_cold_start_clears_it() -> None:
+    """A restart of the whole cluster is how a release that can execute the command is tried
+    (G14).
+    """
     rig = Rig()
     for member in "ab":
         report(rig, member, publish(1, 1))
@@ -86,7 +88,7 @@ def test_it_survives_a_snapshot_and_a_cold_start_forgets_it() -> None:
     assert rig.apply(client.session, publish(client.conn, 1)) == c.UNROUTABLE
 
 
-def test_strangers_and_nonsense_say_nothing_and_the_list_is_bounded() -> None:
+def test_unknown_sessions_and_invalid_reports_are_ignored_and_the_list_is_bounded() -> None:
     rig = Rig()
     content = content_of(publish(1, 1))
     assert content is not None

@@ -1,4 +1,4 @@
-"""Declaring queues, their arguments, limits, time to live and dead letters; their ends."""
+"""Queues: declaration, arguments, limits, time to live, dead letters, and deletion."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def bodies(client: Client, queue: str) -> list[bytes]:
     return [bytes(message[BODY]) for message in client.rig.machine.vhosts["/"].queues[queue].ready]
 
 
-def test_declare_says_what_there_is(client: Client) -> None:
+def test_declare_replies_with_the_counts(client: Client) -> None:
     assert client.queue("q") == c.OK
     assert client.replies() == [("queue.declare-ok", ("q", 0, 0), True)]
     client.publish("q")
@@ -50,7 +50,7 @@ def test_declaring_again_must_be_equivalent(client: Client) -> None:
     assert client.channel(1).queue("q", {"x-max-length": 3}) == c.OK
 
 
-def test_passive_declare_of_nothing(client: Client) -> None:
+def test_passive_declare_of_a_missing_queue(client: Client) -> None:
     assert client.queue("q", passive=True) == 404
     assert client.error() == "NOT_FOUND - no queue 'q' in vhost '/'"
 
@@ -114,7 +114,9 @@ def test_reserved_names(client: Client) -> None:
         ({"x-quorum-initial-group-size": "a"}, '"expected integer, got longstr"'),
     ],
 )
-def test_promises_are_honoured_or_refused(client: Client, arguments: c.Table, words: str) -> None:
+def test_arguments_that_cannot_be_honoured_are_refused(
+    client: Client, arguments: c.Table, words: str
+) -> None:
     assert client.queue("q", arguments) == 406
     assert words in client.error()
     assert not client.rig.has_queue("q")
@@ -149,7 +151,7 @@ def test_hints_are_accepted_and_compared(
         ("x-stream-max-segment-size-bytes", 5), ("x-initial-cluster-size", 3),
     ],
 )  # fmt: skip
-def test_what_a_quorum_queue_does_not_have_is_refused(
+def test_arguments_a_quorum_queue_lacks_are_refused(
     client: Client, argument: str, value: c.Value
 ) -> None:
     assert client.queue("q", {**QUORUM, argument: value}) == 406
@@ -167,10 +169,10 @@ def test_what_a_quorum_queue_does_not_have_is_refused(
         ("stream", "x-message-ttl", 5), ("classic", "x-max-age", "1h"),
     ],
 )  # fmt: skip
-def test_what_a_type_does_not_have_is_not_compared_once_a_queue_is_there(
+def test_arguments_the_queue_type_lacks_are_not_compared(
     client: Client, kind: str, argument: str, value: c.Value
 ) -> None:
-    """As RabbitMQ, which compares the arguments of the queue's type."""
+    """As in RabbitMQ, which compares only the arguments of the queue's type."""
     assert client.queue("q", {"x-queue-type": kind}) == c.OK
     again: c.Table = {"x-queue-type": kind, argument: value}
     assert client.queue("q", again) == c.OK
@@ -178,7 +180,7 @@ def test_what_a_type_does_not_have_is_not_compared_once_a_queue_is_there(
     assert "inequivalent arg 'x-max-length-bytes' for queue 'q'" in client.error()
 
 
-def test_what_no_stream_keeps_is_compared_still(client: Client) -> None:
+def test_deduplication_of_a_stream_is_still_compared(client: Client) -> None:
     stream: c.Table = {"x-queue-type": "stream"}
     assert client.queue("q", stream) == c.OK
     assert client.queue("q", {**stream, "x-message-deduplication": True}) == 406
@@ -193,7 +195,7 @@ def test_what_no_stream_keeps_is_compared_still(client: Client) -> None:
         ({"durable": False}, "non-durable"),
     ],
 )
-def test_a_quorum_queue_is_durable_and_of_nobody(
+def test_a_quorum_queue_is_durable_and_not_exclusive(
     client: Client, flags: dict[str, bool], what: str
 ) -> None:
     assert client.queue("q", QUORUM, **flags) == 406
@@ -207,7 +209,7 @@ def test_a_quorum_queue_is_durable_and_of_nobody(
     )
 
 
-def test_exclusive_queues_are_their_connections(client: Client) -> None:
+def test_exclusive_queues_belong_to_their_connection(client: Client) -> None:
     client.queue("mine", durable=False, exclusive=True)
     other = client.rig.client("b")
     attempts: list[Callable[[], int]] = [
@@ -255,7 +257,7 @@ def test_purge_and_delete(client: Client) -> None:
     assert client.replies() == [("queue.delete-ok", (0,), False)]
 
 
-def test_a_new_queue_of_the_old_name_does_not_get_the_old_ones_messages(client: Client) -> None:
+def test_a_new_queue_of_the_same_name_does_not_get_old_messages(client: Client) -> None:
     client.queue("q")
     client.publish("q", b"old")
     client.get("q")
@@ -284,7 +286,7 @@ def test_max_length_drops_the_oldest(client: Client) -> None:
     client.get("q")
     client.publish("q", b"4")
     assert bodies(client, "q") == [b"3", b"4"]
-    client.nack(1)  # 2 comes back to the head, and is the one too many
+    client.nack(1)  # 2 returns to the head and exceeds the limit
     assert bodies(client, "q") == [b"3", b"4"]
 
 
@@ -295,7 +297,7 @@ def test_max_length_bytes(client: Client) -> None:
     assert bodies(client, "q") == [b"123456", b"1"]
 
 
-def test_reject_publish_says_so(client: Client) -> None:
+def test_reject_publish_refuses_the_message(client: Client) -> None:
     client.queue("q", {"x-max-length": 1, "x-overflow": "reject-publish"})
     client.publish("q", b"1", no=1)
     assert [one.ack for one in client.confirms()] == [True]
@@ -304,7 +306,7 @@ def test_reject_publish_says_so(client: Client) -> None:
     assert bodies(client, "q") == [b"1"]
 
 
-def test_messages_expire_by_tick_only(client: Client) -> None:
+def test_messages_expire_only_at_ticks(client: Client) -> None:
     rig = client.rig
     client.queue("plain")
     client.queue("short", {"x-message-ttl": 500})
@@ -342,19 +344,19 @@ def test_unused_queues_expire(client: Client) -> None:
     assert not rig.machine.wants_tick
 
 
-def test_the_time_of_an_outage_does_not_expire_a_queue(client: Client) -> None:
+def test_an_outage_does_not_expire_a_queue(client: Client) -> None:
     rig = client.rig
     client.queue("q", {"x-expires": 1000})
     rig.pass_time(900_000)
     rig.activate(cold=True)
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
     rig.pass_time(999_999)
-    assert rig.has_queue("q"), "nobody could use it meanwhile: it begins anew"
+    assert rig.has_queue("q"), "no client could use it meanwhile, so its time starts again"
     rig.pass_time(1)
     assert not rig.has_queue("q")
 
 
-def test_an_expiration_that_is_no_number(client: Client) -> None:
+def test_an_expiration_that_is_not_a_number_is_refused(client: Client) -> None:
     client.queue("q")
     assert client.publish("q", properties=b"\x01\x00\x03abc") == 406
     assert "invalid expiration 'abc'" in client.error()
@@ -368,7 +370,7 @@ def test_an_expiration_that_is_no_number(client: Client) -> None:
         ("9" * 20, f"{{value_too_large,{'9' * 20}}}"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_an_expiration_is_said_as_by_rabbitmq(
+def test_an_invalid_expiration_is_explained_in_rabbitmqs_words(
     client: Client, expiration: str, why: str
 ) -> None:
     client.queue("q")
@@ -414,7 +416,7 @@ def test_dead_letters_carry_their_history(client: Client) -> None:
     assert not client.rig.machine.wants_tick
 
 
-def test_rejected_messages_go_round_and_are_counted(client: Client) -> None:
+def test_rejected_messages_may_cycle_and_are_counted(client: Client) -> None:
     client.queue("q", {"x-dead-letter-exchange": ""})
     client.publish("q", b"m")
     for tag in (1, 2):
@@ -429,8 +431,8 @@ def test_rejected_messages_go_round_and_are_counted(client: Client) -> None:
     assert deaths[0]["count"] == 2
 
 
-def test_a_round_trip_without_rejection_ends(client: Client) -> None:
-    """The queue drops what is too much into itself, which would never end."""
+def test_a_dead_letter_cycle_without_rejection_ends(client: Client) -> None:
+    """The queue would dead-letter excess messages to itself for ever."""
     client.queue("q", {"x-dead-letter-exchange": "", "x-max-length": 0})
     assert client.publish("q", b"m") == c.OK
     assert client.rig.depth("q") == 0
@@ -474,13 +476,13 @@ def test_priorities(client: Client) -> None:
     assert again.deliveries() == [(6, b"now", False)]
 
 
-def test_get_of_nothing(client: Client) -> None:
+def test_get_from_an_empty_queue(client: Client) -> None:
     client.queue("q")
     client.get("q")
     assert isinstance(client.got(), GetEmpty)
 
 
-def test_rows_for_operators(client: Client) -> None:
+def test_queue_rows_are_the_same_on_all_members(client: Client) -> None:
     client.queue("q")
     client.publish("q", b"1")
     client.publish("q", b"2")

@@ -1,4 +1,4 @@
-"""Transactions, the lives of members, blobs in sequence, and cold starts."""
+"""Transactions, sessions of members, the sequence of blobs, and cold starts."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def message(key: str, body: bytes, flags: int = c.PERSISTENT) -> c.TxPublish:
     return c.TxPublish("", key, flags, EMPTY, body)
 
 
-def test_a_commit_is_all_at_one_position(client: Client) -> None:
+def test_a_commit_takes_effect_at_one_position(client: Client) -> None:
     client.publish("q", b"0")
     client.publish("q", b"00")
     client.get("q")
@@ -55,7 +55,7 @@ def test_a_commit_that_fails_does_nothing(client: Client) -> None:
     assert client.rig.depth("q") == 1
 
 
-def test_all_in_a_commit_means_all_before_it(client: Client) -> None:
+def test_settling_all_in_a_commit_means_all_before_it(client: Client) -> None:
     """The commit's own message, delivered at once, is not settled by the commit's own ack."""
     client.consume("q")
     client.publish("q", b"before")
@@ -65,8 +65,8 @@ def test_all_in_a_commit_means_all_before_it(client: Client) -> None:
     assert client.rig.depth("q") == 1
 
 
-def test_what_a_commit_returns_is_delivered_before_what_it_publishes(client: Client) -> None:
-    """In G12's order, to a consumer with credit for both."""
+def test_messages_returned_by_a_commit_go_before_those_it_publishes(client: Client) -> None:
+    """In the order of G12, to a consumer with credit for both."""
     client.publish("q", b"old")
     client.consume("q", prefetch=2)
     client.deliveries()
@@ -84,13 +84,13 @@ def test_each_member_gets_its_own_session(rig: Rig) -> None:
     assert (machine.epoch, machine.voters, machine.cluster_id) == (1, MEMBERS, "id")
 
 
-def test_an_old_epoch_is_ignored(rig: Rig) -> None:
+def test_an_activation_of_an_old_epoch_is_ignored(rig: Rig) -> None:
     root = rig.machine.root()
     assert rig.apply(0, c.Activate(c.ACTIVATE, 1, (), True, (), "")) == c.IGNORED
     assert rig.machine.root() == root
 
 
-def test_a_version_comes_into_force_in_the_epoch_whose_members_were_asked(
+def test_a_version_takes_effect_only_in_the_epoch_whose_members_were_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.machine.handlers.sessions.MACHINE_VERSION", 9)
@@ -100,7 +100,7 @@ def test_a_version_comes_into_force_in_the_epoch_whose_members_were_asked(
     for epoch, version in ((1, 7), (2, 9)):
         activate = c.Activate(c.ACTIVATE, epoch, members, False, MEMBERS, "id", version)
         assert machine.apply(epoch, 0, 0, activate) == c.OK
-        assert machine.version == 7, "an activation gives a version only to a state that has none"
+        assert machine.version == 7, "an activation sets a version only in a state without one"
     root = machine.root()
     for epoch, version in ((1, 8), (2, 7), (2, 6)):
         assert machine.apply(3, 0, 0, c.Upgrade(c.UPGRADE, epoch, version)) == c.IGNORED
@@ -111,7 +111,7 @@ def test_a_version_comes_into_force_in_the_epoch_whose_members_were_asked(
     assert Machine.restore("b", machine.snapshot()).version == 9
 
 
-def test_a_lost_member_gives_back_what_it_held(rig: Rig, client: Client) -> None:
+def test_a_lost_member_returns_the_messages_it_held(rig: Rig, client: Client) -> None:
     client.queue("mine", exclusive=True)
     client.consume("q")
     survivor = rig.client("b")
@@ -129,7 +129,9 @@ def test_a_lost_member_gives_back_what_it_held(rig: Rig, client: Client) -> None
     assert client.do(c.ConnectionOpen(c.CONNECTION_OPEN, 9, "/", "", "")) == c.IGNORED
 
 
-def test_connections_that_end_together_hand_nothing_to_each_other(rig: Rig, client: Client) -> None:
+def test_connections_that_end_together_deliver_nothing_to_each_other(
+    rig: Rig, client: Client
+) -> None:
     second = rig.client("a")
     client.consume("q", prefetch=1)
     second.consume("q", prefetch=1)
@@ -143,14 +145,14 @@ def test_connections_that_end_together_hand_nothing_to_each_other(rig: Rig, clie
     assert not rig.machine.connections
 
 
-def test_who_continues_keeps_its_session(rig: Rig, client: Client) -> None:
+def test_a_member_that_continues_keeps_its_session(rig: Rig, client: Client) -> None:
     session = rig.machine.sessions["a"].session
     rig.activate("b")
     assert rig.machine.sessions["a"].session == session
     assert client.publish("q") == c.OK
 
 
-def test_a_new_incarnation_is_a_new_life(rig: Rig, client: Client) -> None:
+def test_a_new_incarnation_gets_a_new_session(rig: Rig, client: Client) -> None:
     reborn = (c.ActiveMember("a", 2, False),)
     rig.apply(0, c.Activate(c.ACTIVATE, 5, reborn, False, MEMBERS, "cluster"))
     assert rig.machine.sessions["a"].incarnation == 2
@@ -158,11 +160,12 @@ def test_a_new_incarnation_is_a_new_life(rig: Rig, client: Client) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}])
-def test_a_cold_start_uses_what_was_looked_through_before(
+def test_a_cold_start_uses_an_earlier_search_for_survivors(
     rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch, arguments: c.Table
 ) -> None:
-    """Held messages come back to the front, which moves the numbers of all others; what no longer
-    fits is looked through again."""
+    """Held messages return to the front, which shifts all other numbers; what no longer matches is
+    searched again.
+    """
     client.delete("q")
     client.queue("q", arguments)
     for number in range(6):
@@ -196,11 +199,11 @@ def test_a_cold_start_uses_what_was_looked_through_before(
         copy.invariants()
     list(cold_start.find_survivors(machine))
     client.publish("q", b"late", flags=0)
-    rig.apply(0, cold)  # what was found is old
+    rig.apply(0, cold)  # a search of an older state
     assert rig.depth("q") == 4
 
 
-def test_a_cold_start_keeps_what_disks_keep(rig: Rig, client: Client) -> None:
+def test_a_cold_start_keeps_durable_messages(rig: Rig, client: Client) -> None:
     client.queue("volatile", durable=False)
     client.exchange("gone", durable=False)
     client.exchange("stays")
@@ -225,7 +228,7 @@ def test_a_cold_start_keeps_what_disks_keep(rig: Rig, client: Client) -> None:
         assert (got.body, got.redelivered) == (body, redelivered)
 
 
-def test_only_the_next_blob_of_a_living_session_is_accepted(rig: Rig) -> None:
+def test_only_the_next_blob_of_a_live_session_is_accepted(rig: Rig) -> None:
     machine = rig.machine
     session = machine.sessions["b"].session
     assert machine.accept_blob("b", session, 1)
@@ -237,7 +240,7 @@ def test_only_the_next_blob_of_a_living_session_is_accepted(rig: Rig) -> None:
     machine.invariants()
 
 
-def test_shutdown_and_digest_are_remembered_or_not(rig: Rig) -> None:
+def test_a_shutdown_is_part_of_the_state_and_a_digest_is_not(rig: Rig) -> None:
     root = rig.machine.root()
     assert rig.apply(0, c.DigestClaim(c.DIGEST, 1, 1, b"", 0)) == c.OK
     assert rig.machine.root() == root
@@ -246,8 +249,8 @@ def test_shutdown_and_digest_are_remembered_or_not(rig: Rig) -> None:
     assert rig.machine.root() != root
 
 
-def test_voters_change_only_from_what_they_are(rig: Rig) -> None:
-    """G7: of two changes that were asked for at once one takes place."""
+def test_voters_change_only_from_the_current_set(rig: Rig) -> None:
+    """G7: of two changes requested at the same time only one takes effect."""
     assert tuple(rig.machine.voters) == MEMBERS
     root = rig.machine.root()
     joint = (*MEMBERS, "->", "a", "b")
@@ -260,7 +263,7 @@ def test_voters_change_only_from_what_they_are(rig: Rig) -> None:
     rig.machine.invariants()
 
 
-def test_a_connection_number_is_taken_once(rig: Rig, client: Client) -> None:
+def test_a_connection_number_is_used_once(rig: Rig, client: Client) -> None:
     again = c.ConnectionOpen(c.CONNECTION_OPEN, client.conn, "/", "", "")
     assert client.do(again) == c.IGNORED
     assert client.close() == c.OK

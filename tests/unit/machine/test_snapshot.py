@@ -1,4 +1,4 @@
-"""The state as bytes and back, the hash that vouches for it, and blobs."""
+"""The state as bytes and back, the hash that verifies it, and the encoding of blobs."""
 
 import gc
 import struct
@@ -20,7 +20,9 @@ from tests.support.three_machines import Rig
 
 
 def busy_rig() -> Rig:
-    """A bit of everything: held by consumers, gets, cancelled consumers, of deleted queues."""
+    """A bit of everything: messages held by consumers and gets, cancelled consumers, deleted
+    queues.
+    """
     rig = Rig()
     one, two = rig.client("a"), rig.client("b")
     one.exchange("x", "topic", {"alternate-exchange": "amq.fanout"})
@@ -49,7 +51,7 @@ def busy_rig() -> Rig:
     return rig
 
 
-def test_restored_is_the_same_machine() -> None:
+def test_a_restored_machine_is_the_same() -> None:
     rig = busy_rig()
     chunks = list(rig.machine.snapshot())
     copy = Machine.restore("b", chunks)
@@ -59,7 +61,7 @@ def test_restored_is_the_same_machine() -> None:
     assert list(copy.snapshot()) == chunks == list(rig.machines["c"].snapshot())
 
 
-def test_restored_continues_like_the_original() -> None:
+def test_a_restored_machine_continues_like_the_original() -> None:
     rig = busy_rig()
     rig.machines["d"] = Machine.restore("d", rig.machine.snapshot())
     rig.machines["e"] = Machine.restore("e", rig.machine.snapshot())
@@ -111,12 +113,14 @@ def test_a_reused_tag_changes_no_turn_without_acknowledgement(
     client.publish("q")
 
 
-def test_a_cut_stays_what_it_is_while_the_machine_goes_on() -> None:
+def test_a_snapshot_in_steps_is_the_state_at_its_position() -> None:
     """G14: a checkpoint that is written in steps is the state at its position, exactly."""
     rig = busy_rig()
     more = rig.client("b")
     more.queue("many", {"x-max-priority": 3})
-    for number in range(100):  # each is followed by a look at all of them, three times
+    for number in range(
+        100
+    ):  # each publish is followed by checks of all messages, on three machines
         more.publish("many", b"%d" % number)
         more.publish("q", b"%d" % number, properties=b"\x01\x00\x041000")
     expected = list(rig.machine.snapshot())
@@ -138,7 +142,7 @@ def test_a_cut_stays_what_it_is_while_the_machine_goes_on() -> None:
     assert Machine.restore("a", found).root() != rig.machine.root()
 
 
-def test_chunks_are_bounded_and_large_messages_cross_them() -> None:
+def test_chunks_are_bounded_and_split_large_messages() -> None:
     rig = Rig()
     client = rig.client()
     client.queue("q")
@@ -183,7 +187,7 @@ def without_messages(whole: list[list[object]]) -> list[list[object]]:
 @pytest.mark.parametrize(
     "harm", [without_end, other_version, twice, other_root, unknown_item, without_messages]
 )
-def test_harmed_snapshots_are_refused(
+def test_damaged_snapshots_are_refused(
     harm: Callable[[list[list[object]]], list[list[object]]],
 ) -> None:
     harmed = harm(items(list(busy_rig().machine.snapshot())))
@@ -191,7 +195,7 @@ def test_harmed_snapshots_are_refused(
         Machine.restore("a", [msgpack.packb(item) for item in harmed])
 
 
-def test_a_state_hashed_by_another_rule_is_refused_with_what_to_do() -> None:
+def test_a_state_hashed_by_another_rule_is_refused_with_advice() -> None:
     data = b"".join(busy_rig().machine.snapshot())
     older = data.replace(ALGORITHM.encode(), b"xxh3_64-sum-0", 1)
     with pytest.raises(SnapshotError, match=r"sum-0.*sum-1.*the release that wrote the store"):
@@ -211,7 +215,7 @@ def test_a_flipped_bit_in_a_body_is_refused() -> None:
 
 
 def test_a_message_corrupted_in_memory_does_not_cancel_out() -> None:
-    """It left the state, but the root differs for ever."""
+    """The message has left the state, but the root differs for ever."""
     healthy, sick = Rig(), Rig()
     for rig in (healthy, sick):
         client = rig.client()
@@ -228,7 +232,7 @@ def test_a_message_corrupted_in_memory_does_not_cancel_out() -> None:
     healthy.machine.invariants()
 
 
-def test_blobs_travel() -> None:
+def test_blobs_survive_encoding() -> None:
     commands: list[c.Command] = [
         c.Publish(c.PUBLISH, 1, 2, 3, "x", "k", 4, b"p", b"body"),
         c.QueueDeclare(
@@ -276,7 +280,7 @@ def nested(depth: int) -> c.Value:
         struct.pack(">BI", 0xDD, 1 << 31),
     ],
 )
-def test_bytes_that_are_no_blob(data: bytes) -> None:
+def test_malformed_blobs_are_refused(data: bytes) -> None:
     with pytest.raises(BlobMalformed):
         unpack_blob(data)
 
@@ -291,8 +295,10 @@ def test_tables_are_bounded(arguments: c.Table) -> None:
         unpack_blob(pack_blob(1, 1, 1, [command]))
 
 
-def test_the_collector_passes_by_what_was_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the first collections after it, of which nobody knows when they come, take 40 ms."""
+def test_the_garbage_collector_does_not_visit_restored_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the first collections after a restore, at unpredictable times, take 40 ms."""
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 8)
     rig = Rig()
     client = rig.client()
@@ -303,17 +309,17 @@ def test_the_collector_passes_by_what_was_restored(monkeypatch: pytest.MonkeyPat
     ready = restored.vhosts["/"].queues["q"].ready
     deques = [one for one in gc.get_referents(ready) if isinstance(one, deque)]
     held = [one for some in deques for one in some]
-    assert 0 < len(held) < 30, "two ends, and blocks"
+    assert 0 < len(held) < 30, "the two ends and the blocks"
     parts = [one.messages() if isinstance(one, Block) else one for one in held]
     assert any(isinstance(one, Block) for one in held)
     assert not any(map(gc.is_tracked, parts))
 
 
-def test_a_cut_makes_nothing_for_each_empty_queue() -> None:
-    """With a tuple for each of 100,000 queues it was a pause of 0.2 s, most of it collections."""
+def test_a_snapshot_allocates_nothing_for_each_empty_queue() -> None:
+    """A tuple for each of 100,000 queues caused a pause of 0.2 s, most of it garbage collection."""
     client = Rig().client()
     machine = client.rig.machine
-    for number in range(200):  # at one member: the rig looks at all queues after each command
+    for number in range(200):  # on one member: the rig checks all queues after each command
         declare = c.QueueDeclare(
             c.QUEUE_DECLARE, client.conn, client.chan, f"q{number}", False, True, False, False,
             False, {},
@@ -330,8 +336,8 @@ def test_a_cut_makes_nothing_for_each_empty_queue() -> None:
     assert Machine.restore("a", cut.chunks()).root() == machine.root()
 
 
-def test_a_step_makes_no_pair_for_each_message_that_came_back() -> None:
-    """Sorted as pairs, 100,000 of them were a step of 15 ms and more."""
+def test_a_step_builds_no_pair_for_each_returned_message() -> None:
+    """Sorting 100,000 messages as pairs made a step of 15 ms and more."""
     client = Rig().client()
     client.queue("q", {"x-delivery-limit": 5})
     machine = client.rig.machine

@@ -1,4 +1,6 @@
-"""What members count for statistics: each alike for all clients, and beside the state."""
+"""Counts of members for statistics: the same for the clients of all members, and not in the
+state.
+"""
 
 from dataclasses import fields
 
@@ -38,7 +40,7 @@ def test_every_member_counts_for_the_clients_of_all() -> None:
         assert at_a == {"publish": 2, "confirm": 1, "routed": 2}
 
 
-def test_each_way_to_get_a_message_counts_by_itself() -> None:
+def test_each_way_to_get_a_message_has_its_own_count() -> None:
     client = Rig().client()
     client.queue("q")
     for _ in range(4):
@@ -53,7 +55,7 @@ def test_each_way_to_get_a_message_counts_by_itself() -> None:
     assert found == {"get": 1, "ack": 1, "get_no_ack": 1, "deliver_no_ack": 2, "get_empty": 1}
 
 
-def test_what_reaches_no_queue_is_returned_or_dropped() -> None:
+def test_unroutable_messages_count_as_returned_or_dropped() -> None:
     client = Rig().client()
     client.publish("nowhere", flags=c.MANDATORY)
     client.publish("nowhere")
@@ -61,7 +63,7 @@ def test_what_reaches_no_queue_is_returned_or_dropped() -> None:
     assert found == {"publish": 2, "return_unroutable": 1, "drop_unroutable": 1}
 
 
-def test_a_refused_publish_counts_as_no_confirm() -> None:
+def test_a_refused_publish_does_not_count_as_confirmed() -> None:
     client = Rig().client()
     client.queue("q", {"x-max-length": 1, "x-overflow": "reject-publish"})
     client.publish("q", no=1)
@@ -70,7 +72,7 @@ def test_a_refused_publish_counts_as_no_confirm() -> None:
     assert (found["publish"], found["confirm"]) == (2, 1)
 
 
-def test_a_transaction_counts_what_it_did_when_it_commits() -> None:
+def test_a_transaction_counts_when_it_commits() -> None:
     client = Rig().client()
     client.queue("q")
     client.publish("q")
@@ -80,7 +82,7 @@ def test_a_transaction_counts_what_it_did_when_it_commits() -> None:
     assert found == {"publish": 2, "get": 1, "ack": 1}
 
 
-def test_many_at_once_are_acknowledged_once_each_and_rejected_ones_not() -> None:
+def test_a_multiple_ack_counts_each_message_once_and_rejections_do_not_count() -> None:
     client = Rig().client()
     client.queue("q")
     for _ in range(4):
@@ -92,7 +94,7 @@ def test_many_at_once_are_acknowledged_once_each_and_rejected_ones_not() -> None
     assert client.rig.machine.totals["a", "/"].messages.ack == 3
 
 
-def test_an_exchange_counts_what_comes_in_and_the_copies_that_go_out() -> None:
+def test_an_exchange_counts_messages_in_and_copies_out() -> None:
     client = Rig().client()
     for name in ("one", "two"):
         client.queue(name)
@@ -119,7 +121,7 @@ def test_totals_outlive_connections_channels_and_queues() -> None:
     assert (of_nobody.queues_created, of_nobody.queues_deleted) == (1, 1)
 
 
-def test_tallies_are_no_part_of_the_state() -> None:
+def test_tallies_are_not_part_of_the_state() -> None:
     client = Rig().client("b")
     client.queue("q")
     client.publish("q")

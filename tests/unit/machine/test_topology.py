@@ -1,4 +1,4 @@
-"""Exchanges, bindings, routing, and the words of refusals."""
+"""Exchanges, bindings, routing, and the texts of refusals."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def bodies(client: Client, queue: str) -> list[bytes]:
     return [bytes(message[BODY]) for message in client.rig.machine.vhosts["/"].queues[queue].ready]
 
 
-def test_predeclared_exchanges_are_there_and_cannot_be_made_or_deleted(client: Client) -> None:
+def test_predeclared_exchanges_exist_and_cannot_be_declared_or_deleted(client: Client) -> None:
     for name, kind in (("amq.direct", "direct"), ("amq.match", "headers"), ("amq.topic", "topic")):
         assert client.exchange(name, kind) == c.OK
         assert client.replies() == [("exchange.declare-ok", (), True)]
@@ -37,8 +37,10 @@ def test_predeclared_exchanges_are_there_and_cannot_be_made_or_deleted(client: C
     assert client.channel(1).delete_exchange("amq.direct") == 403
 
 
-def test_amq_failover_is_there_and_the_members_alone_publish_to_it(client: Client) -> None:
-    """That no client does is for the member where it is: see test_permissions."""
+def test_amq_failover_exists_and_only_members_publish_to_it(client: Client) -> None:
+    """The member that a client is connected to refuses the client's publishes: see
+    test_permissions.
+    """
     client.queue("list")
     assert client.bind("list", FAILOVER) == c.OK
     assert client.publish("", b"", FAILOVER) == c.OK
@@ -51,7 +53,7 @@ def test_amq_failover_is_there_and_the_members_alone_publish_to_it(client: Clien
     assert FAILOVER in client.rig.machine.vhosts["new"].exchanges
 
 
-def test_the_default_exchange_is_not_to_be_touched(client: Client) -> None:
+def test_the_default_exchange_cannot_be_changed(client: Client) -> None:
     client.queue("q")
     attempts: list[Callable[[], int]] = [
         lambda: client.exchange(""),
@@ -95,7 +97,7 @@ def test_unknown_type_ends_the_connection(client: Client) -> None:
     assert not client.rig.machine.connections
 
 
-def test_an_alternate_exchange_is_a_name(client: Client) -> None:
+def test_an_alternate_exchange_must_be_a_name(client: Client) -> None:
     assert client.exchange("x", "direct", {"alternate-exchange": 1}) == 406
 
 
@@ -191,7 +193,7 @@ def test_exchange_to_exchange_bindings_even_in_a_ring(client: Client) -> None:
     assert client.rig.machine.vhosts["/"].exchanges["first"].bindings == {}
 
 
-def test_alternate_exchange_takes_what_no_binding_wants(client: Client) -> None:
+def test_unroutable_messages_go_to_the_alternate_exchange(client: Client) -> None:
     client.queue("q")
     client.queue("lost")
     client.exchange("alt", "fanout")
@@ -259,7 +261,7 @@ def test_exchanges_fall_with_another_in_the_same_order_at_a_restored_member(
     assert not client.rig.has_exchange("one")
 
 
-def test_delete_if_unused_and_delete_of_nothing(client: Client) -> None:
+def test_delete_if_unused_and_delete_of_a_missing_exchange(client: Client) -> None:
     client.queue("q")
     client.exchange("x")
     client.bind("q", "x", "k")
@@ -280,14 +282,14 @@ def test_binding_needs_both_ends(client: Client) -> None:
     assert client.channel(1).unbind("q", "amq.direct", "never bound") == c.OK
 
 
-def test_virtual_hosts_are_apart(client: Client) -> None:
+def test_virtual_hosts_are_separate(client: Client) -> None:
     client.queue("q")
     other = client.rig.client("b", "/other")
     assert other.queue("q", passive=True) == 404
     assert "in vhost '/other'" in other.error()
 
 
-def test_one_message_is_shared_by_its_queues(client: Client) -> None:
+def test_queues_share_one_copy_of_a_message(client: Client) -> None:
     for name in ("one", "two"):
         client.queue(name)
         client.bind(name, "amq.fanout")
@@ -296,8 +298,8 @@ def test_one_message_is_shared_by_its_queues(client: Client) -> None:
     assert queues["one"].ready.first is queues["two"].ready.first
 
 
-def test_what_was_unroutable_becomes_routable(client: Client) -> None:
-    """Routes are remembered only until the topology changes."""
+def test_an_unroutable_key_becomes_routable(client: Client) -> None:
+    """A route is cached only until the topology changes."""
     assert client.publish("q") == c.UNROUTABLE
     client.queue("q")
     assert client.publish("q") == c.OK

@@ -378,7 +378,7 @@ def test_copies_are_deduplicated_in_each_queue(client: Client) -> None:
 # -- what is replicated ----------------------------------------------------------------------------
 
 
-def test_a_cold_start_keeps_the_keys_of_the_messages_it_keeps(client: Client) -> None:
+def test_a_cold_start_drops_the_keys_of_the_messages_it_drops(client: Client) -> None:
     send(client, "kept")
     send(client, "lost", flags=0)
     client.rig.activate(*"abc", cold=True)

@@ -240,7 +240,7 @@ def test_the_producer_silent_for_longest_is_forgotten(
     assert send(client, 1, producer="two") == c.OK
 
 
-def test_a_cold_start_keeps_numbers_with_their_messages(client: Client) -> None:
+def test_a_cold_start_drops_numbers_with_their_messages(client: Client) -> None:
     client.queue("loose", durable=False)
     sent = [(1, "q", c.PERSISTENT), (2, "q", 0), (3, "loose", c.PERSISTENT), (4, "q", 0)]
     for number, key, flags in sent:

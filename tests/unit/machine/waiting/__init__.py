@@ -1,1 +1,1 @@
-"""What is published, and by whom."""
+"""Waiting messages: paging, streams, browsers, groups and last values."""

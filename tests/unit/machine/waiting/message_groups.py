@@ -1,4 +1,4 @@
-"""A queue with message groups at three machines: how it is filled, and who may hold what."""
+"""Helpers for message groups on three machines: fill a queue, and check who may hold what."""
 
 from broker.amqp import codec
 from broker.machine import commands as c
@@ -10,7 +10,7 @@ GROUPS: c.Table = {**KEPT, "qpid.shared_msg_group": 1}
 
 
 def fill(client: Client, *texts: str, queue: str = "q", persistent: bool = False) -> None:
-    """Messages of the groups that their first letters name; `-`: of none."""
+    """Publishes messages of the groups that their first letters name; `-` means no group."""
     for text in texts:
         headers: c.Table = {"g": text[0]} if text[0] != "-" else {}
         properties = codec.encode_properties({"headers": headers})
@@ -29,8 +29,9 @@ def consume(client: Client, chan: int, prefetch: int = 10, *, no_ack: bool = Fal
 
 
 class Judge:
-    """Who holds what of each group, from what clients saw; `keeps`: a group stays with a consumer,
-    and what has no group is anybody's."""
+    """Tracks which consumer holds messages of each group, from what clients saw. `keeps`: a group
+    stays with its consumer, and a message without a group may go to any consumer.
+    """
 
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps
@@ -43,7 +44,7 @@ class Judge:
         holders = {by for one, _, by in self.held.values() if one == group}
         if not self.keeps or group != "-":
             assert holders <= {consumer}, f"{group} is held by {holders}"
-        assert number == min(self.waiting[group]), "the first of its group"
+        assert number == min(self.waiting[group]), "the first message of its group"
         self.waiting[group].remove(number)
         self.held[key] = group, number, consumer
         if self.keeps and group != "-":

@@ -1,4 +1,4 @@
-"""A large body in its parts is the same body as its bytes."""
+"""A large body in parts equals the same body as bytes."""
 
 import random
 
@@ -29,7 +29,7 @@ def message(body: bytes | LargeBody, number: int = 7) -> Message:
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_it_is_its_bytes(sizes: list[int]) -> None:
+def test_a_body_in_parts_equals_its_bytes(sizes: list[int]) -> None:
     body = cut(sizes)
     assert body == BYTES
     assert body == in_parts((BYTES[:1], BYTES[1:]))
@@ -41,7 +41,7 @@ def test_it_is_its_bytes(sizes: list[int]) -> None:
         assert list(pieces_of(body, size)) == list(pieces_of(BYTES, size))
 
 
-def test_a_part_that_changed_is_seen_by_who_looks_at_all_bytes() -> None:
+def test_a_comparison_of_all_bytes_sees_a_changed_part() -> None:
     body = cut([2500, 2500])
     rotten = LargeBody((body.parts[0], bytes(2500)), 5000, body.hashed)
     assert rehash(message(rotten)) == rehash(message(body))
@@ -49,7 +49,7 @@ def test_a_part_that_changed_is_seen_by_who_looks_at_all_bytes() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, 100_000])
-def test_a_page_has_its_parts_one_behind_the_other(
+def test_a_page_writes_the_parts_one_after_another(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_format, "LARGE_BYTES", 4000)
@@ -57,7 +57,7 @@ def test_a_page_has_its_parts_one_behind_the_other(
     rows = (message(b"small", 1), message(body, 2), message(b"", 3), message(cut([5000]), 4))
     packed = pack(rows)
     assert isinstance(packed, list)
-    assert all(any(one is part for one in packed) for part in body.parts)  # no copy
+    assert all(any(one is part for one in packed) for part in body.parts)  # not a copy
     data = b"".join(packed)
     found = unpack_large(data[at : at + piece] for at in range(0, len(data), piece))
     assert found == rows
@@ -65,7 +65,7 @@ def test_a_page_has_its_parts_one_behind_the_other(
     assert summary_of(found) == summary_of(rows)
 
 
-def test_a_large_body_of_one_piece_is_read_in_parts_as_well() -> None:
+def test_a_large_body_of_one_piece_is_read_in_parts_too() -> None:
     row = message(BYTES)
     data = pack((row,))
     assert isinstance(data, bytes)
@@ -74,8 +74,8 @@ def test_a_large_body_of_one_piece_is_read_in_parts_as_well() -> None:
     assert type(found[-1]) is LargeBody
 
 
-def test_small_ones_in_parts_are_written_as_others_are() -> None:
-    """A checkpoint has such pages as they are, and other members read them."""
+def test_small_bodies_in_parts_are_written_like_any_other() -> None:
+    """A checkpoint contains such pages unchanged, and other members read them."""
     rows = (message(cut([2500, 2500]), 1), message(b"small", 2))
     plain = (message(BYTES, 1), message(b"small", 2))
     for count in (1, 2):

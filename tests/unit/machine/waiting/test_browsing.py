@@ -1,4 +1,4 @@
-"""G29: consumers that browse a queue: they are sent what waits, in order, and take nothing."""
+"""G29: browsers are sent the waiting messages of a queue in order, and take none."""
 
 import pytest
 
@@ -28,7 +28,9 @@ def browse(client: Client, prefetch: int = 100, queue: str = "q", tag: str = "b"
 
 
 def seen(client: Client) -> list[str]:
-    """What the latest command sent to this channel; nothing that is browsed has a flag."""
+    """What the latest command sent to this channel; no browsed message is flagged as
+    redelivered.
+    """
     assert not any(redelivered for *_, redelivered in client.deliveries())
     return [body.decode() for _, body, _ in client.deliveries()]
 
@@ -51,31 +53,33 @@ def take(client: Client, queue: str = "q") -> int:
     return tag
 
 
-def test_it_sees_what_waits_and_then_what_comes(rig: Rig, client: Client) -> None:
+def test_a_browser_gets_waiting_messages_then_new_ones(rig: Rig, client: Client) -> None:
     fill(client, "1", "2")
     looker = client.channel(2)
     assert browse(looker) == ["1", "2"]
     fill(client, "3")
     assert seen(looker) == ["3"]
     assert rig.depth("q") == 3
-    assert rig.queue().unacked == 0, "what is browsed waits"
-    assert browse(client.channel(3)) == ["1", "2", "3"], "another one begins anew"
+    assert rig.queue().unacked == 0, "a browsed message still waits"
+    assert browse(client.channel(3)) == ["1", "2", "3"], "another browser starts from the head"
 
 
-def test_consumers_are_served_as_without_it(rig: Rig, client: Client) -> None:
+def test_a_browser_does_not_change_what_consumers_get(rig: Rig, client: Client) -> None:
     looker = client.channel(2)
     assert browse(looker) == []
     assert client.consume("q", prefetch=1) == c.OK
     fill(client, "1")
     assert [body for _, body, _ in client.deliveries()] == [b"1"]
-    assert seen(looker) == [], "it was consumed before it waited"
+    assert seen(looker) == [], "the message was consumed without waiting"
     fill(client, "2")
     assert seen(looker) == ["2"]
     client.ack(1)
-    assert client.deliveries() == [(2, b"2", False)], "not flagged: nobody took it before"
+    assert client.deliveries() == [(2, b"2", False)], (
+        "not flagged as redelivered: no consumer held it before"
+    )
 
 
-def test_what_is_consumed_before_its_turn_is_missed(rig: Rig, client: Client) -> None:
+def test_a_message_consumed_before_its_turn_is_missed(rig: Rig, client: Client) -> None:
     fill(client, "1", "2", "3")
     looker = client.channel(2)
     assert browse(looker, 1) == ["1"]
@@ -85,7 +89,9 @@ def test_what_is_consumed_before_its_turn_is_missed(rig: Rig, client: Client) ->
     assert seen(looker) == ["3"]
 
 
-def test_what_comes_back_ahead_is_seen_and_behind_is_not(rig: Rig, client: Client) -> None:
+def test_a_message_returned_ahead_of_the_browser_is_seen_and_one_behind_is_not(
+    rig: Rig, client: Client
+) -> None:
     fill(client, "1", "2", "3")
     one, two, three = (take(client) for _ in range(3))
     looker = client.channel(2)
@@ -99,7 +105,7 @@ def test_what_comes_back_ahead_is_seen_and_behind_is_not(rig: Rig, client: Clien
     assert seen(looker) == ["3"]
     client.ack(take(client))
     client.nack(take(client))
-    assert seen(looker) == [], "each once"
+    assert seen(looker) == [], "each message once"
 
 
 def test_settling_gives_credit_and_nothing_else(rig: Rig, client: Client) -> None:
@@ -124,7 +130,7 @@ def test_settling_gives_credit_and_nothing_else(rig: Rig, client: Client) -> Non
     assert (rig.depth("buried"), rig.depth("grave")) == (8, 0)
 
 
-def test_counts_of_returns_are_the_messages(rig: Rig, client: Client) -> None:
+def test_a_browser_does_not_change_counts_of_returns(rig: Rig, client: Client) -> None:
     client.queue("counted", {"x-delivery-limit": 3})
     fill(client, "1", queue="counted")
     client.nack(take(client, "counted"))
@@ -134,9 +140,7 @@ def test_counts_of_returns_are_the_messages(rig: Rig, client: Client) -> None:
     assert list(rig.machine.vhosts["/"].queues["counted"].returns.values()) == [1]
 
 
-def test_without_acknowledgement_it_goes_on_as_its_member_has_sent(
-    rig: Rig, client: Client
-) -> None:
+def test_without_acks_it_continues_as_its_member_reports_sent(rig: Rig, client: Client) -> None:
     fill(client, "1", "2")
     looker = client.channel(2)
     assert looker.consume("q", "b", 0, BROWSE, no_ack=True) == c.OK
@@ -151,8 +155,8 @@ def test_without_acknowledgement_it_goes_on_as_its_member_has_sent(
     assert NO_ACK_HELD_MAX > 3
 
 
-def test_a_last_value_queue_is_a_table_that_is_followed(rig: Rig) -> None:
-    """As Qpid's manual has it: a dump of what is current, and then each update."""
+def test_a_browsed_last_value_queue_is_a_table_and_its_updates(rig: Rig) -> None:
+    """As Qpid's manual says: a dump of the current values, then each update."""
     client = rig.client()
     client.queue("q", LAST)
     keyed(client, "a1", "b1", "a2")
@@ -164,12 +168,12 @@ def test_a_last_value_queue_is_a_table_that_is_followed(rig: Rig) -> None:
     rig.restore()
     tag = take(client)
     client.nack(tag)
-    assert seen(looker) == [], "what came back was seen"
+    assert seen(looker) == [], "the returned message was seen before"
     keyed(client, "c1")
     assert seen(looker) == ["c1"]
 
 
-def test_a_browser_supersedes_nothing_and_lets_go_of_nothing(rig: Rig) -> None:
+def test_a_browser_neither_supersedes_nor_releases_last_values(rig: Rig) -> None:
     client = rig.client()
     client.queue("q", LAST)
     keyed(client, "a1")
@@ -204,8 +208,10 @@ def test_a_long_queue_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch
     assert not rig.machine.reading
 
 
-def test_what_comes_later_is_found_by_its_number(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in blocks that were full before it began, and of a queue that was emptied meanwhile."""
+def test_later_messages_are_found_by_number(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even in blocks that were full before the browser started, and in a queue emptied
+    meanwhile.
+    """
     monkeypatch.setattr(backlog, "BLOCK_MESSAGES", 4)
     client = rig.client()
     client.queue("q")
@@ -223,8 +229,8 @@ def test_what_comes_later_is_found_by_its_number(rig: Rig, monkeypatch: pytest.M
     assert seen(looker) == ["30"]
 
 
-def test_a_backlog_on_disk_stays_there(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read a page at a time, and of what was read little is kept; others read nothing."""
+def test_a_browsed_backlog_stays_on_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read page by page, and little of what was read is kept; other members read nothing."""
     monkeypatch.setattr(backlog, "BLOCK_MESSAGES", 8)
     shelf = MemoryShelf()
     pagers = {name: pager(shelf=shelf) for name in "ab"}
@@ -249,10 +255,10 @@ def test_a_backlog_on_disk_stays_there(rig: Rig, monkeypatch: pytest.MonkeyPatch
     assert rig.machine.channels[looker.session, looker.conn, looker.chan].next_tag == 101
     assert sum(block.on_disk for block in queue.ready.blocks) == on_disk
     read = {name: its.counters["at_once"] for name, its in pagers.items()}
-    assert read == {"a": on_disk, "b": 0}, "each page once, where the client is"
+    assert read == {"a": on_disk, "b": 0}, "each page once, on the member of the client"
 
 
-def test_one_active_consumer_is_no_browser(rig: Rig, client: Client) -> None:
+def test_a_single_active_consumer_is_no_browser(rig: Rig, client: Client) -> None:
     client.queue("one", {"x-single-active-consumer": True})
     fill(client, "1", "2", queue="one")
     looker = client.channel(2)
@@ -266,7 +272,7 @@ def test_one_active_consumer_is_no_browser(rig: Rig, client: Client) -> None:
     assert client.deliveries() == [(2, b"2", False)]
 
 
-def test_it_is_a_consumer_to_who_counts_them(rig: Rig, client: Client) -> None:
+def test_a_browser_counts_as_a_consumer(rig: Rig, client: Client) -> None:
     client.queue("auto", auto_delete=True)
     client.queue("lent", {"x-expires": 1000})
     looker = client.channel(2)
@@ -283,7 +289,7 @@ def test_it_is_a_consumer_to_who_counts_them(rig: Rig, client: Client) -> None:
     assert looker.consume("q", "b", 1, BROWSE) == 403
 
 
-def test_who_is_gone_leaves_the_queue_as_it_was(rig: Rig, client: Client) -> None:
+def test_a_lost_browser_leaves_the_queue_unchanged(rig: Rig, client: Client) -> None:
     fill(client, "1")
     other = rig.client("b")
     assert browse(other) == ["1"]
@@ -295,8 +301,10 @@ def test_who_is_gone_leaves_the_queue_as_it_was(rig: Rig, client: Client) -> Non
     assert client.deliveries() == [(1, b"1", False)]
 
 
-def test_what_it_held_is_settled_beside_what_others_took(rig: Rig, client: Client) -> None:
-    """By the same channel, after both were cancelled: one gives nothing back, the other does."""
+def test_messages_it_held_are_settled_along_with_consumed_ones(rig: Rig, client: Client) -> None:
+    """On one channel, after both were cancelled: only the consumer's messages count as
+    unacknowledged in the queue.
+    """
     fill(client, "1", "2", "3")
     browse(client, 2)
     assert client.consume("q", "t", 2) == c.OK
@@ -311,7 +319,7 @@ def test_what_it_held_is_settled_beside_what_others_took(rig: Rig, client: Clien
     assert rig.machine.channels[client.session, client.conn, client.chan].outstanding == 0
 
 
-def test_of_a_queue_that_is_browsed_only_nobody_takes(rig: Rig) -> None:
+def test_no_consumer_takes_from_a_browse_only_queue(rig: Rig) -> None:
     client = rig.client()
     assert client.queue("q", {**LAST, "qpid.browse-only": True}) == c.OK
     keyed(client, "a1", "b1", "a2")
@@ -327,7 +335,7 @@ def test_of_a_queue_that_is_browsed_only_nobody_takes(rig: Rig) -> None:
     assert again.queue("r", {"qpid.browse-only": True, "x-queue-type": "stream"}) == 406
 
 
-def test_a_deleted_queue_cancels_it(rig: Rig, client: Client) -> None:
+def test_deleting_the_queue_cancels_the_browser(rig: Rig, client: Client) -> None:
     fill(client, "1")
     looker = rig.client()
     assert browse(looker) == ["1"]
@@ -370,7 +378,7 @@ def test_credit_of_a_channel_is_shared(rig: Rig, client: Client) -> None:
         (BROWSE, "ranked", 540, "a queue with priorities cannot be browsed"),
     ],
 )
-def test_what_is_not_there_is_refused(
+def test_unsupported_options_are_refused(
     client: Client, arguments: c.Table, queue: str, code: int, words: str
 ) -> None:
     client.queue("ranked", {"x-max-priority": 3})
@@ -378,7 +386,7 @@ def test_what_is_not_there_is_refused(
     assert words in client.error()
 
 
-def test_what_is_off_is_an_ordinary_consumer(rig: Rig, client: Client) -> None:
+def test_disabled_options_make_an_ordinary_consumer(rig: Rig, client: Client) -> None:
     off: c.Table = {
         "x-filter-no-consume": False, "x-filter-auto-close": False, "x-filter-jms-selector": "",
     }  # fmt: skip
@@ -387,14 +395,14 @@ def test_what_is_off_is_an_ordinary_consumer(rig: Rig, client: Client) -> None:
     assert rig.depth("q") == 0
 
 
-def test_of_a_stream_it_changes_nothing(rig: Rig, client: Client) -> None:
+def test_browsing_a_stream_changes_nothing(rig: Rig, client: Client) -> None:
     client.queue("log", {"x-queue-type": "stream"})
     fill(client, "1", queue="log")
     assert client.consume("log", "t", 1, {**BROWSE, "x-stream-offset": "first"}) == c.OK
     assert seen(client) == ["1"]
 
 
-def test_the_moves_say_who_looked(rig: Rig, client: Client) -> None:
+def test_the_moves_name_the_browser(rig: Rig, client: Client) -> None:
     fill(client, "1", "2")
     browse(client.channel(2))
     ops = [what & 15 for what, *_ in MOVE.iter_unpack(rig.moves)]

@@ -1,4 +1,4 @@
-"""G32: of each message group one consumer has messages at a time, in their order."""
+"""G32: one consumer at a time has messages of a message group, in their order."""
 
 import random
 import sys
@@ -31,7 +31,7 @@ def client(rig: Rig) -> Client:
 # -- declaring -----------------------------------------------------------------------------------
 
 
-def test_it_is_kept_by_its_names(rig: Rig, client: Client) -> None:
+def test_arguments_are_stored_by_their_names(rig: Rig, client: Client) -> None:
     kept: c.Table = {"qpid.group_header_key": "g", "qpid.shared_msg_group": True}
     assert rig.queue().arguments == kept
     assert client.queue("q", kept) == c.OK
@@ -53,16 +53,16 @@ def test_it_is_kept_by_its_names(rig: Rig, client: Client) -> None:
         ({"qpid.default-message-group": "d"}, "are one group, which has no name"),
     ],
 )
-def test_what_does_not_go_together_is_refused(rig: Rig, given: c.Table, words: str) -> None:
+def test_contradicting_options_are_refused(rig: Rig, given: c.Table, words: str) -> None:
     client = rig.client()
     assert client.queue("one", given) == 406
     assert words in client.error()
 
 
-# -- who gets what -------------------------------------------------------------------------------
+# -- delivery -------------------------------------------------------------------------------------
 
 
-def test_who_holds_one_of_a_group_gets_the_next_ones(rig: Rig, client: Client) -> None:
+def test_the_holder_of_a_group_gets_its_next_messages(rig: Rig, client: Client) -> None:
     one, two = consume(client, 2), consume(client, 3)
     fill(client, "a1")
     assert seen(one) == ["a1"]
@@ -75,12 +75,12 @@ def test_who_holds_one_of_a_group_gets_the_next_ones(rig: Rig, client: Client) -
     assert (seen(one), seen(two)) == (["a3"], [])
 
 
-def test_a_group_waits_for_who_holds_it_and_others_pass(rig: Rig, client: Client) -> None:
+def test_a_group_waits_for_its_holder_and_other_messages_pass(rig: Rig, client: Client) -> None:
     fill(client, "a1", "a2", "b1", "a3", "c1")
     one = consume(client, 2, 1)
     assert seen(one) == ["a1"]
     two = consume(client, 3, 1)
-    assert seen(two) == ["b1"], "a2 is of the group that the other one holds"
+    assert seen(two) == ["b1"], "the other consumer holds the group of a2"
     two.ack(1)
     assert seen(two) == ["c1"]
     two.ack(2)
@@ -88,12 +88,14 @@ def test_a_group_waits_for_who_holds_it_and_others_pass(rig: Rig, client: Client
     assert rig.depth("q") == 2
     rig.restore()
     one.ack(1)
-    assert seen(one) + seen(two) == ["a2"], "the group is free, the first who waits has it"
-    assert rig.depth("q") == 1, "and holds it now"
+    assert seen(one) + seen(two) == ["a2"], (
+        "the group is free: the consumer that waited longest gets it"
+    )
+    assert rig.depth("q") == 1, "and holds the group now"
 
 
-def test_an_ack_that_frees_a_group_serves_others(rig: Rig, client: Client) -> None:
-    """Who held it has credit left, and somebody else is next."""
+def test_an_ack_that_frees_a_group_serves_other_consumers(rig: Rig, client: Client) -> None:
+    """The former holder has credit left, and another consumer is next."""
     one, two = consume(client, 2), consume(client, 3)
     fill(client, "a1")
     assert seen(one) == ["a1"]
@@ -104,19 +106,19 @@ def test_an_ack_that_frees_a_group_serves_others(rig: Rig, client: Client) -> No
     assert seen(two) == ["a2"]
 
 
-def test_what_comes_back_goes_first_and_to_anybody(rig: Rig, client: Client) -> None:
+def test_returned_messages_go_first_and_to_any_consumer(rig: Rig, client: Client) -> None:
     fill(client, "a1", "a2")
     one = consume(client, 2)
     assert seen(one) == ["a1", "a2"]
     two = consume(client, 3)
     one.cancel("t2")
     one.nack(2)
-    assert seen(two) == [], "the group is held still"
+    assert seen(two) == [], "the group is still held"
     one.nack(1)
     assert two.deliveries() == [(1, b"a1", True), (2, b"a2", True)]
 
 
-def test_those_without_a_group_are_one(rig: Rig, client: Client) -> None:
+def test_messages_without_a_group_are_one_group(rig: Rig, client: Client) -> None:
     one, two = consume(client, 2), consume(client, 3)
     fill(client, "-1", "-2")
     assert rig.depth("q") == 0
@@ -124,14 +126,14 @@ def test_those_without_a_group_are_one(rig: Rig, client: Client) -> None:
     assert seen(two) == []
 
 
-def test_a_get_holds_a_group_against_all(rig: Rig, client: Client) -> None:
+def test_a_get_holds_its_group_against_all_consumers(rig: Rig, client: Client) -> None:
     fill(client, "a1", "a2", "b1")
     client.get("q")
     assert client.got().body == b"a1"  # type: ignore[union-attr]
     client.get("q")
     assert client.got().body == b"b1"  # type: ignore[union-attr]
     client.get("q")
-    assert not hasattr(client.got(), "body"), "a2 waits for who holds a1"
+    assert not hasattr(client.got(), "body"), "a2 waits for the holder of a1"
     one = consume(client, 2)
     assert seen(one) == []
     rig.restore()
@@ -149,7 +151,7 @@ def test_a_connection_that_ends_frees_its_groups(rig: Rig, client: Client) -> No
     assert seen(one) == ["a1", "a2", "b1"]
 
 
-def test_without_acks_a_group_is_free_when_it_was_sent(rig: Rig, client: Client) -> None:
+def test_without_acks_a_group_is_free_once_sent(rig: Rig, client: Client) -> None:
     one = consume(client, 2, no_ack=True)
     fill(client, "a1")
     two = consume(client, 3)
@@ -176,7 +178,7 @@ def test_credit_of_a_channel_is_shared(rig: Rig, client: Client) -> None:
     assert seen(one) == ["b1"]
 
 
-def test_limits_age_and_a_purge(rig: Rig, client: Client) -> None:
+def test_limits_expiry_and_purges(rig: Rig, client: Client) -> None:
     client.queue("r", {**GROUPS, "x-max-length": 2, "x-overflow": "reject-publish"})
     one = client.channel(2)
     one.consume("r", "t", 1)
@@ -187,7 +189,7 @@ def test_limits_age_and_a_purge(rig: Rig, client: Client) -> None:
     two = client.channel(3)
     two.consume("r", "u", 1)
     fill(client, "b1", queue="r")
-    assert seen(two) == ["b1"], "it never waits"
+    assert seen(two) == ["b1"], "the message never waits"
     client.purge("r")
     assert not rig.queue("r").groups.free  # type: ignore[union-attr]
     fill(client, "a5", queue="r")
@@ -221,7 +223,7 @@ def test_what_expired_in_a_group_that_an_ack_frees_dies_at_that_position(rig: Ri
     rig.restore()
 
 
-def test_a_cold_start_knows_the_groups(rig: Rig, client: Client) -> None:
+def test_a_cold_start_keeps_the_groups(rig: Rig, client: Client) -> None:
     fill(client, "a1", "a2", "b1", persistent=True)
     fill(client, "a3")
     consume(client, 2, 1)
@@ -235,7 +237,7 @@ def test_a_cold_start_knows_the_groups(rig: Rig, client: Client) -> None:
     assert one.chan != two.chan
 
 
-def test_one_that_browses_sees_all(rig: Rig, client: Client) -> None:
+def test_a_browser_sees_all_groups(rig: Rig, client: Client) -> None:
     fill(client, "a1", "b1", "a2")
     assert seen(consume(client, 2, 1)) == ["a1"]
     looker = client.channel(3)
@@ -244,7 +246,7 @@ def test_one_that_browses_sees_all(rig: Rig, client: Client) -> None:
 
 
 def _calls_of_a_publish(rig: Rig, client: Client, text: str) -> int:
-    """How many functions a machine of this state calls for it, and somebody gets it."""
+    """How many functions a machine in this state calls for the publish, which is delivered."""
     machine, calls = Machine.restore("a", rig.machine.snapshot()), 0
     properties = codec.encode_properties({"headers": {"g": text[0]}})
     command = c.Publish(
@@ -262,7 +264,7 @@ def _calls_of_a_publish(rig: Rig, client: Client, text: str) -> int:
     return calls
 
 
-def test_blocked_groups_cost_nothing_to_who_passes_them(rig: Rig, client: Client) -> None:
+def test_blocked_groups_cost_nothing_to_messages_that_pass_them(rig: Rig, client: Client) -> None:
     two = consume(client, 3, 1)
     before = _calls_of_a_publish(rig, client, "z")
     two.cancel("t3")
@@ -276,7 +278,7 @@ def test_blocked_groups_cost_nothing_to_who_passes_them(rig: Rig, client: Client
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("keeps", [False, True], ids=["shared", "kept"])
 @pytest.mark.parametrize("seed", range(4))
-def test_of_each_group_one_has_messages_in_their_order(seed: int, keeps: bool) -> None:
+def test_one_consumer_has_messages_of_each_group_in_order(seed: int, keeps: bool) -> None:
     """Random consumers, prefetches, acks, returns and snapshots; groups of both kinds."""
     chance, rig = random.Random(seed), Rig()
     client, judge, number = rig.client(), Judge(keeps=keeps), 0

@@ -1,4 +1,6 @@
-"""G34: a message group stays with the consumer that has got a message of it, while that lives."""
+"""G34: a message group stays with the consumer that got its first message, while that consumer
+lives.
+"""
 
 import pytest
 
@@ -25,13 +27,13 @@ def client(rig: Rig) -> Client:
 
 
 def kept(rig: Rig, queue: str = "q") -> list[str]:
-    """The consumers with which groups stay, in the order in which they came to them."""
+    """The consumers that keep groups, in the order in which they got them."""
     groups = rig.queue(queue).groups
     assert groups is not None
     return [consumer.tag for consumer in groups.kept.values()]
 
 
-def test_it_is_kept_by_its_name_and_is_another_queue_than_a_shared_one(
+def test_the_argument_is_stored_and_the_queue_differs_from_a_shared_one(
     rig: Rig, client: Client
 ) -> None:
     assert rig.queue().arguments == KEPT
@@ -41,13 +43,13 @@ def test_it_is_kept_by_its_name_and_is_another_queue_than_a_shared_one(
     assert "inequivalent arg 'qpid.shared_msg_group'" in client.error()
 
 
-def test_a_group_stays_when_all_of_it_is_settled(rig: Rig, client: Client) -> None:
+def test_a_group_stays_when_all_its_messages_are_settled(rig: Rig, client: Client) -> None:
     one, two = consume(client, 2), consume(client, 3)
     fill(client, "a1")
     assert seen(one) == ["a1"]
     one.ack(1)
     fill(client, "b1")
-    assert seen(two) == ["b1"], "it is next"
+    assert seen(two) == ["b1"], "this consumer is next"
     fill(client, "a2")
     assert (seen(one), seen(two)) == (["a2"], [])
     rig.restore()
@@ -56,11 +58,11 @@ def test_a_group_stays_when_all_of_it_is_settled(rig: Rig, client: Client) -> No
         two.ack(0, multiple=True)
         one.ack(0, multiple=True)
     fill(client, "a4")
-    assert (seen(one), seen(two)) == (["a4"], []), "whoever is next"
+    assert (seen(one), seen(two)) == (["a4"], []), "whichever consumer is next"
     assert kept(rig) == ["t2", "t3"]
 
 
-def test_it_waits_for_its_consumer_and_others_pass(rig: Rig, client: Client) -> None:
+def test_a_group_waits_for_its_consumer_and_other_messages_pass(rig: Rig, client: Client) -> None:
     fill(client, "a1", "a2", "b1", "a3", "c1")
     one = consume(client, 2, 1)
     assert seen(one) == ["a1"]
@@ -75,7 +77,7 @@ def test_it_waits_for_its_consumer_and_others_pass(rig: Rig, client: Client) -> 
     assert (seen(one), seen(two)) == (["a2"], [])
 
 
-def test_it_goes_to_another_one_with_what_waits_when_its_consumer_is_gone(
+def test_a_group_moves_with_its_waiting_messages_when_its_consumer_ends(
     rig: Rig, client: Client
 ) -> None:
     other = rig.client("b")
@@ -103,8 +105,10 @@ def test_the_loss_of_a_member_moves_its_groups(rig: Rig, client: Client) -> None
     assert all(consumer.channel.key[0] == one.session for consumer in restored.kept.values())
 
 
-def test_one_that_is_cancelled_holds_them_until_it_has_settled(rig: Rig, client: Client) -> None:
-    """Nobody gets the next one while the last one may still be worked on."""
+def test_a_cancelled_consumer_keeps_its_groups_until_it_has_settled(
+    rig: Rig, client: Client
+) -> None:
+    """No consumer gets the next message while the last one may still be processed."""
     one, two = consume(client, 2, 1), consume(client, 3)
     fill(client, "a1", "a2")
     one.cancel("t2")
@@ -114,7 +118,7 @@ def test_one_that_is_cancelled_holds_them_until_it_has_settled(rig: Rig, client:
     assert (seen(two), kept(rig)) == (["a2"], ["t3"])
 
 
-def test_what_has_no_group_goes_to_anybody(rig: Rig, client: Client) -> None:
+def test_messages_without_a_group_go_to_any_consumer(rig: Rig, client: Client) -> None:
     one, two = consume(client, 2), consume(client, 3)
     got = []
     for text in ("-1", "-2", "-3"):
@@ -127,7 +131,7 @@ def test_what_has_no_group_goes_to_anybody(rig: Rig, client: Client) -> None:
     assert kept(rig) == []
 
 
-def test_what_has_no_group_waits_in_its_place(rig: Rig, client: Client) -> None:
+def test_messages_without_a_group_keep_their_place(rig: Rig, client: Client) -> None:
     fill(client, "-1", "a1", "-2")
     client.get("q")
     assert client.got().body == b"-1"  # type: ignore[union-attr]
@@ -138,7 +142,7 @@ def test_what_has_no_group_waits_in_its_place(rig: Rig, client: Client) -> None:
     assert seen(one) == ["-1"]
 
 
-def test_a_get_holds_and_does_not_keep(rig: Rig, client: Client) -> None:
+def test_a_get_holds_a_group_but_does_not_keep_it(rig: Rig, client: Client) -> None:
     fill(client, "a1", "a2")
     client.get("q")
     assert client.got().body == b"a1"  # type: ignore[union-attr]
@@ -150,10 +154,10 @@ def test_a_get_holds_and_does_not_keep(rig: Rig, client: Client) -> None:
     fill(client, "a3")
     one.cancel("t2")
     client.get("q")
-    assert not hasattr(client.got(), "body"), "a3 is held still"
+    assert not hasattr(client.got(), "body"), "a3 is still held"
 
 
-def test_without_acks_it_stays_as_well(rig: Rig, client: Client) -> None:
+def test_without_acks_a_group_stays_as_well(rig: Rig, client: Client) -> None:
     one, two = consume(client, 2, no_ack=True), consume(client, 3)
     fill(client, "a1")
     one.sent(1)
@@ -164,13 +168,13 @@ def test_without_acks_it_stays_as_well(rig: Rig, client: Client) -> None:
     assert kept(rig) == ["t2", "t3"]
 
 
-def test_a_purge_an_expiry_and_a_deletion(rig: Rig, client: Client) -> None:
+def test_groups_outlive_a_purge_and_an_expiry_but_not_the_queue(rig: Rig, client: Client) -> None:
     client.queue("s", {**KEPT, "x-message-ttl": 1000})
     one = client.channel(2)
     one.consume("s", "t", 1)
     fill(client, "a1", "a2", "-1", "b1", queue="s")
     client.purge("s")
-    assert kept(rig, "s") == ["t"], "a group stays, whatever becomes of its messages"
+    assert kept(rig, "s") == ["t"], "a group stays, whatever happens to its messages"
     fill(client, "a3", "-2", queue="s")
     rig.restore()
     rig.pass_time(5_000_000)
@@ -179,7 +183,7 @@ def test_a_purge_an_expiry_and_a_deletion(rig: Rig, client: Client) -> None:
     one.ack(1)
 
 
-def test_a_cold_start_leaves_no_group_with_anybody(rig: Rig, client: Client) -> None:
+def test_a_cold_start_frees_all_groups(rig: Rig, client: Client) -> None:
     consume(client, 2, 1)
     fill(client, "a1", "a2", "-1", "b1", persistent=True)
     assert kept(rig) == ["t2"]
@@ -189,8 +193,8 @@ def test_a_cold_start_leaves_no_group_with_anybody(rig: Rig, client: Client) -> 
     assert seen(one) == ["a1", "a2", "-1", "b1"]
 
 
-def test_there_are_no_more_of_them_than_a_queue_can_keep(rig: Rig, client: Client) -> None:
-    """Groups of the same number are one: they stay together."""
+def test_the_number_of_kept_groups_is_bounded(rig: Rig, client: Client) -> None:
+    """Groups with the same number are one: they stay together."""
     one, two = consume(client, 2), consume(client, 3)
     machine, by = Machine.restore("a", rig.machine.snapshot()), dict[bytes, int]()
     for number in range(2 * KEPT_GROUPS_MAX):
@@ -199,7 +203,7 @@ def test_there_are_no_more_of_them_than_a_queue_can_keep(rig: Rig, client: Clien
         publish = c.Publish(c.PUBLISH, client.conn, client.chan, 0, "", "q", 0, properties, body)
         machine.apply(machine.position + 1, client.session, 0, publish)
         (sent,) = [one for one in machine.take_effects() if isinstance(one, DeliverEffect)]
-        assert by.setdefault(body, sent.chan) == sent.chan, "it stayed"
+        assert by.setdefault(body, sent.chan) == sent.chan, "the group stayed"
         ack = c.Ack(c.ACK, sent.conn, sent.chan, sent.delivery_tag, False)
         machine.apply(machine.position + 1, client.session, 0, ack)
     machine.invariants()

@@ -1,4 +1,4 @@
-"""G30: last-value queues: a newer message takes the place of the older one of its key."""
+"""G30: last-value queues: a newer message replaces the older one with the same key."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def named(key: object, **others: object) -> bytes:
 
 
 def publish(client: Client, *texts: str, flags: int = c.PERSISTENT, queue: str = "q") -> None:
-    """Each text is a body, and begins with its key."""
+    """Each text is a body, and its first letter is the key."""
     for text in texts:
         client.publish(queue, text.encode(), flags=flags, properties=named(text[0]))
 
@@ -58,7 +58,7 @@ def whats(rig: Rig) -> list[int]:
         ({"qpid.last_value_queue": 1, **LAST}, KEY),
     ],
 )
-def test_the_key_is_shown_by_its_name(rig: Rig, given: c.Table, key: str) -> None:
+def test_the_key_is_shown_by_its_argument(rig: Rig, given: c.Table, key: str) -> None:
     client = rig.client()
     assert client.queue("one", given) == c.OK
     assert rig.queue("one").arguments == {"qpid.last_value_queue_key": key}
@@ -68,7 +68,7 @@ def test_the_key_is_shown_by_its_name(rig: Rig, given: c.Table, key: str) -> Non
     assert "qpid.last_value_queue_key" in client.error()
 
 
-def test_what_is_off_is_an_ordinary_queue(rig: Rig) -> None:
+def test_disabled_options_make_an_ordinary_queue(rig: Rig) -> None:
     client = rig.client()
     assert client.queue("one", {"qpid.last_value_queue": 0}) == c.OK
     assert rig.queue("one").arguments == {}
@@ -88,7 +88,7 @@ def test_what_is_off_is_an_ordinary_queue(rig: Rig) -> None:
         ({"x-queue-type": "stream"}, "rabbit_stream_queue"),
     ],
 )
-def test_what_does_not_go_together_is_refused(rig: Rig, more: c.Table, words: str) -> None:
+def test_contradicting_options_are_refused(rig: Rig, more: c.Table, words: str) -> None:
     client = rig.client()
     assert client.queue("one", {**LAST, **more}) == 406
     assert words in client.error()
@@ -98,12 +98,12 @@ def test_what_does_not_go_together_is_refused(rig: Rig, more: c.Table, words: st
 # -- replacing -----------------------------------------------------------------------------------
 
 
-def test_the_manual_has_this_example(rig: Rig, client: Client) -> None:
+def test_the_example_of_the_manual(rig: Rig, client: Client) -> None:
     publish(client, "1", "2", "3", "4", "2", "1")
     assert waiting(rig) == ["3", "4", "2", "1"]
 
 
-def test_the_newer_one_takes_a_place_at_the_end(rig: Rig, client: Client) -> None:
+def test_the_newer_message_goes_to_the_end(rig: Rig, client: Client) -> None:
     publish(client, "a1", "b1", "a2")
     assert waiting(rig) == ["b1", "a2"]
     assert whats(rig)[-2:] == [REPLACED, Op.ENQUEUED]
@@ -111,7 +111,7 @@ def test_the_newer_one_takes_a_place_at_the_end(rig: Rig, client: Client) -> Non
     assert rig.queue().ready_bytes == 4
 
 
-def test_one_without_a_key_is_like_any_other(rig: Rig, client: Client) -> None:
+def test_a_message_without_a_key_is_like_any_other(rig: Rig, client: Client) -> None:
     for body in (b"1", b"2"):
         client.publish("q", body)
         client.publish("q", body + b"empty", properties=named(""))
@@ -119,7 +119,7 @@ def test_one_without_a_key_is_like_any_other(rig: Rig, client: Client) -> None:
     assert len(waiting(rig)) == 6
 
 
-def test_a_text_is_the_same_key_as_bytes_and_a_number_is_another(rig: Rig, client: Client) -> None:
+def test_text_and_bytes_are_the_same_key_and_a_number_is_another(rig: Rig, client: Client) -> None:
     for value in ("5", b"5", 5, True, 5):
         client.publish("q", repr(value).encode(), properties=named(value))
     assert waiting(rig) == ["b'5'", "True", "5"]
@@ -128,10 +128,10 @@ def test_a_text_is_the_same_key_as_bytes_and_a_number_is_another(rig: Rig, clien
     assert waiting(rig)[3:] == ["longer"]
     last = rig.queue().last_values
     assert last is not None
-    assert {len(key) for key in last.waiting} == {16}, "a key takes no more than this"
+    assert {len(key) for key in last.waiting} == {16}, "a key takes 16 bytes"
 
 
-def test_the_last_one_of_a_header_that_is_there_twice_counts(rig: Rig, client: Client) -> None:
+def test_the_last_of_duplicate_headers_counts(rig: Rig, client: Client) -> None:
     once = codec.encode_properties({"headers": {KEY: "a"}})
     entry = once[6:]
     twice = once[:2] + (2 * len(entry)).to_bytes(4, "big") + entry + entry[:-1] + b"b"
@@ -140,7 +140,7 @@ def test_the_last_one_of_a_header_that_is_there_twice_counts(rig: Rig, client: C
     assert waiting(rig) == ["2"]
 
 
-def test_what_a_consumer_takes_at_once_leaves_nothing_to_replace(rig: Rig, client: Client) -> None:
+def test_a_message_consumed_at_once_leaves_nothing_to_replace(rig: Rig, client: Client) -> None:
     client.consume("q", prefetch=1)
     publish(client, "a1", "a2", "b1", "a3")
     assert waiting(rig) == ["b1", "a3"]
@@ -150,7 +150,7 @@ def test_what_a_consumer_takes_at_once_leaves_nothing_to_replace(rig: Rig, clien
     assert client.deliveries() == [(3, b"a3", False)]
 
 
-def test_what_is_held_is_settled_as_ever(rig: Rig, client: Client) -> None:
+def test_held_messages_are_settled_as_usual(rig: Rig, client: Client) -> None:
     publish(client, "a1")
     tag, *_ = get(client)
     publish(client, "a2")
@@ -161,7 +161,7 @@ def test_what_is_held_is_settled_as_ever(rig: Rig, client: Client) -> None:
     assert waiting(rig) == ["a3"]
 
 
-def test_what_a_newer_one_has_superseded_does_not_come_back(rig: Rig, client: Client) -> None:
+def test_a_superseded_message_does_not_return(rig: Rig, client: Client) -> None:
     publish(client, "a1", "b1")
     old, *_ = get(client)
     other, *_ = get(client)
@@ -185,7 +185,7 @@ def test_nor_when_the_newer_one_was_consumed_meanwhile(rig: Rig, client: Client)
     assert waiting(rig) == []
 
 
-def test_what_came_back_is_replaced_too(rig: Rig, client: Client) -> None:
+def test_a_returned_message_is_replaced_too(rig: Rig, client: Client) -> None:
     publish(client, "a1", "b1")
     tag, *_ = get(client)
     client.nack(tag)
@@ -195,7 +195,7 @@ def test_what_came_back_is_replaced_too(rig: Rig, client: Client) -> None:
     assert waiting(rig) == ["b1", "a2"]
 
 
-def test_without_acknowledgement_it_is_the_same(rig: Rig, client: Client) -> None:
+def test_no_ack_deliveries_behave_the_same(rig: Rig, client: Client) -> None:
     client.consume("q", no_ack=True)
     publish(client, "a1", "a2")
     client.sent(2)
@@ -204,7 +204,7 @@ def test_without_acknowledgement_it_is_the_same(rig: Rig, client: Client) -> Non
     assert waiting(rig) == ["a4"]
 
 
-def test_a_lost_member_brings_back_only_the_newest(rig: Rig, client: Client) -> None:
+def test_a_lost_member_returns_only_the_newest(rig: Rig, client: Client) -> None:
     other = rig.client("b")
     publish(client, "a1", "b1")
     get(other)
@@ -214,7 +214,7 @@ def test_a_lost_member_brings_back_only_the_newest(rig: Rig, client: Client) -> 
     assert waiting(rig) == ["b1", "a2"]
 
 
-def test_a_transaction_replaces_as_it_commits(rig: Rig, client: Client) -> None:
+def test_a_transaction_replaces_when_it_commits(rig: Rig, client: Client) -> None:
     publish(client, "a0")
     tag, *_ = get(client)
     bodies = [
@@ -225,7 +225,7 @@ def test_a_transaction_replaces_as_it_commits(rig: Rig, client: Client) -> None:
     assert waiting(rig) == ["b1", "a2"]
 
 
-def test_a_purge_takes_the_keys_along(rig: Rig, client: Client) -> None:
+def test_a_purge_clears_the_keys(rig: Rig, client: Client) -> None:
     publish(client, "a1", "b1")
     tag, *_ = get(client)
     client.purge("q")
@@ -235,7 +235,7 @@ def test_a_purge_takes_the_keys_along(rig: Rig, client: Client) -> None:
     assert waiting(rig) == ["b2", "a2"]
 
 
-def test_a_deleted_queue_is_gone_with_what_is_superseded(rig: Rig, client: Client) -> None:
+def test_a_deleted_queue_takes_superseded_messages_along(rig: Rig, client: Client) -> None:
     publish(client, "a1")
     tag, *_ = get(client)
     publish(client, "a2")
@@ -247,7 +247,7 @@ def test_a_deleted_queue_is_gone_with_what_is_superseded(rig: Rig, client: Clien
     assert waiting(rig) == ["a1"]
 
 
-def test_a_cold_start_keeps_the_newest_that_is_persistent(rig: Rig, client: Client) -> None:
+def test_a_cold_start_keeps_the_newest_persistent_message(rig: Rig, client: Client) -> None:
     publish(client, "a1", "b1", "c1")
     get(client)
     publish(client, "b2", flags=0)
@@ -261,10 +261,11 @@ def test_a_cold_start_keeps_the_newest_that_is_persistent(rig: Rig, client: Clie
     assert get(other)[1:] == ("d1", True)
 
 
-# -- with what else a queue may have -------------------------------------------------------------
+# -- with other features of a queue
+# -----------------------------------------------------------------
 
 
-def test_a_full_queue_takes_what_replaces(rig: Rig) -> None:
+def test_a_full_queue_accepts_a_replacement(rig: Rig) -> None:
     client = rig.client()
     client.queue("q", {**LAST, "qpid.max_count": 2, "qpid.max_size": 6})
     publish(client, "a1", "b1")
@@ -273,10 +274,10 @@ def test_a_full_queue_takes_what_replaces(rig: Rig) -> None:
     ):
         client.publish("q", text.encode(), no=no, properties=named(text[0]))
         assert [one.ack for one in client.confirms()] == [taken], text
-    assert waiting(rig) == ["a2", "b234"], "what was refused replaced nothing"
+    assert waiting(rig) == ["a2", "b234"], "a refused message replaced nothing"
 
 
-def test_a_full_queue_may_bury_what_it_refuses(rig: Rig) -> None:
+def test_a_full_queue_may_dead_letter_what_it_refuses(rig: Rig) -> None:
     client = rig.client()
     client.queue("grave")
     letters: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
@@ -285,10 +286,10 @@ def test_a_full_queue_may_bury_what_it_refuses(rig: Rig) -> None:
     )
     publish(client, "a1", "a2", "a234")
     assert waiting(rig) == ["a2"]
-    assert rig.depth("grave") == 1, "what is replaced is no dead letter"
+    assert rig.depth("grave") == 1, "a replaced message is not dead-lettered"
 
 
-def test_a_ring_drops_its_oldest(rig: Rig) -> None:
+def test_a_ring_queue_drops_its_oldest(rig: Rig) -> None:
     client = rig.client()
     client.queue("q", {**LAST, "qpid.max_count": 2, "qpid.policy_type": "ring"})
     publish(client, "a1", "b1", "a2", "c1")
@@ -297,7 +298,7 @@ def test_a_ring_drops_its_oldest(rig: Rig) -> None:
     assert waiting(rig) == ["c1", "b2"]
 
 
-def test_what_expires_makes_room_for_its_key(rig: Rig, client: Client) -> None:
+def test_an_expired_message_frees_its_key(rig: Rig, client: Client) -> None:
     client.publish("q", b"a1", properties=named("a", expiration="1000"))
     client.publish("q", b"b1", properties=named("b", expiration="9000"))
     publish(client, "a2")
@@ -308,14 +309,16 @@ def test_what_expires_makes_room_for_its_key(rig: Rig, client: Client) -> None:
     assert waiting(rig) == ["a2", "b2"]
 
 
-def test_the_last_one_with_a_time_to_live_may_be_replaced(rig: Rig, client: Client) -> None:
+def test_replacing_the_last_message_with_a_time_to_live_stops_ticks(
+    rig: Rig, client: Client
+) -> None:
     client.publish("q", b"a1", properties=named("a", expiration="1000"))
     publish(client, "a2")
     assert not rig.machine.wants_tick
     assert rig.queue().timed == 0
 
 
-def test_it_counts_how_often_a_message_came_back(rig: Rig) -> None:
+def test_it_counts_how_often_a_message_returned(rig: Rig) -> None:
     client = rig.client()
     client.queue("grave")
     letters: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
@@ -323,14 +326,14 @@ def test_it_counts_how_often_a_message_came_back(rig: Rig) -> None:
     publish(client, "a1", "b1")
     client.nack(get(client)[0])
     publish(client, "a2")
-    assert not rig.queue().returns, "the count goes with what is replaced"
+    assert not rig.queue().returns, "the count leaves with the replaced message"
     client.nack(get(client)[0])
     client.nack(get(client)[0])
     assert rig.depth("grave") == 1
     assert waiting(rig) == ["a2"]
 
 
-def test_a_rejected_one_is_a_dead_letter_superseded_or_not(rig: Rig) -> None:
+def test_a_rejected_message_is_dead_lettered_even_if_superseded(rig: Rig) -> None:
     client = rig.client()
     client.queue("grave")
     letters: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
@@ -343,7 +346,7 @@ def test_a_rejected_one_is_a_dead_letter_superseded_or_not(rig: Rig) -> None:
     assert waiting(rig) == ["a2"]
 
 
-def test_letters_may_go_into_one(rig: Rig, client: Client) -> None:
+def test_dead_letters_may_go_into_a_last_value_queue(rig: Rig, client: Client) -> None:
     letters: c.Table = {
         "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q",
         "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
@@ -355,7 +358,7 @@ def test_letters_may_go_into_one(rig: Rig, client: Client) -> None:
     assert waiting(rig) == ["b1", "a2"]
 
 
-def test_one_active_consumer_is_served(rig: Rig) -> None:
+def test_a_single_active_consumer_is_served(rig: Rig) -> None:
     client = rig.client()
     client.queue("q", {**LAST, "x-single-active-consumer": True})
     publish(client, "a1", "a2")

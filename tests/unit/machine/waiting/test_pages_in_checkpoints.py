@@ -1,4 +1,4 @@
-"""Blocks that wait on disk go into a checkpoint as they lie there, and from it (G14).
+"""Blocks of messages on disk go into a checkpoint, and come from it, as unchanged pages (G14).
 
 Decision: docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md.
 """
@@ -31,7 +31,7 @@ BLOCK = 4
 @pytest.mark.parametrize("redelivered", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 2, 257])
 def test_elements_of_a_page_are_those_of_its_messages(size: int, redelivered: bool) -> None:
-    """Whose sum a member claims, however it came to know them (G10)."""
+    """A member claims their sum, however it came to know the messages (G10)."""
     first, number = (1 << 40) - 1, 1 << 33
     contents = [(MASK - index) * (index % 2) or index << 50 for index in range(size)]
     alone = [
@@ -42,7 +42,7 @@ def test_elements_of_a_page_are_those_of_its_messages(size: int, redelivered: bo
 
 
 def filled(monkeypatch: pytest.MonkeyPatch, *, volatile: int = 0) -> tuple[Machine, Rig]:
-    """One plain queue, most of it in pages; beside them what a queue has too."""
+    """One plain queue, most of it in pages, with the other things that a queue may hold."""
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", BLOCK)
     rig = Rig()
     rig.machines["b"].pager = pager()
@@ -51,7 +51,7 @@ def filled(monkeypatch: pytest.MonkeyPatch, *, volatile: int = 0) -> tuple[Machi
     for number in range(MESSAGES):
         flags = 0 if number < volatile else c.PERSISTENT
         client.publish("q", b"body of %d" % number, flags=flags)
-    client.get("q")  # so the first block is not whole
+    client.get("q")  # so the first block is not full
     client.get("q")
     return rig.machines["b"], rig
 
@@ -77,7 +77,7 @@ def again(whole: Items, its: Pager | None, *, own: bool) -> Machine:
 
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("room", ["pages", "none", "full"])
-def test_they_are_the_same_state_wherever_they_come_to(
+def test_a_checkpoint_with_pages_restores_the_same_state(
     own: bool, room: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, _ = filled(monkeypatch)
@@ -94,7 +94,7 @@ def test_they_are_the_same_state_wherever_they_come_to(
     assert bodies(copy) == bodies(machine)
 
 
-def test_nothing_of_them_is_unpacked_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_not_unpacked_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, _ = filled(monkeypatch)
     monkeypatch.setattr("broker.waiting.pager.unpack", None)
     monkeypatch.setattr("broker.machine.image.page_items.unpack", None)
@@ -104,7 +104,7 @@ def test_nothing_of_them_is_unpacked_on_the_way(monkeypatch: pytest.MonkeyPatch)
     assert list(copy.snapshot(pages=True)) == list(machine.snapshot(pages=True))
 
 
-def test_what_is_large_goes_like_any_other_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_pages_are_written_message_by_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.machine.image.page_items.PAGE_BYTES_MAX", 1)
     machine, _ = filled(monkeypatch)
     assert list(machine.snapshot(pages=True)) == list(machine.snapshot())
@@ -117,11 +117,11 @@ def test_a_cold_start_keeps_the_same_messages(
     machine, rig = filled(monkeypatch, volatile=volatile)
     copy = Machine.restore("b", machine.snapshot(pages=True), pager(), own=True)
     rig.machines["b"] = copy
-    rig.activate(cold=True)  # roots and outcomes are compared with those of the others
+    rig.activate(cold=True)  # roots and outcomes are compared with those of the other machines
     assert bodies(copy) == bodies(rig.machine)
     assert len(bodies(copy)) == MESSAGES - volatile
     assert queue_of(copy).recovered_seq == queue_of(copy).next_seq
-    chunks = list(copy.snapshot(pages=True))  # some places are of a cold start now
+    chunks = list(copy.snapshot(pages=True))  # some places date from a cold start now
     client = rig.client()
     client.publish("q", b"later")
     assert Machine.restore("b", chunks, pager(), own=True).root() != copy.root()
@@ -164,7 +164,7 @@ def garbage(page: list[object]) -> None:
 
 
 @pytest.mark.parametrize("harm", [other_body, other_hash, other_place, other_size, fewer, garbage])
-def test_what_another_member_sent_is_hashed_at_once(
+def test_pages_from_another_member_are_hashed_at_once(
     harm: Callable[[list[object]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, _ = filled(monkeypatch)
@@ -173,7 +173,7 @@ def test_what_another_member_sent_is_hashed_at_once(
 
 
 @pytest.mark.parametrize("harm", [other_hash, other_place, fewer, garbage])
-def test_hashes_and_places_are_those_of_the_root_at_once(
+def test_hashes_and_places_are_compared_with_the_root_at_once(
     harm: Callable[[list[object]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, _ = filled(monkeypatch)
@@ -181,10 +181,12 @@ def test_hashes_and_places_are_those_of_the_root_at_once(
         again(harmed(items(list(machine.snapshot(pages=True))), harm), pager(), own=True)
 
 
-def test_ones_own_messages_are_hashed_before_anybody_has_them(
+def test_own_messages_are_hashed_before_they_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A bit that flipped in memory before it was written, which checksums do not show."""
+    """Finds a bit that flipped in memory before the page was written, which checksums do not
+    show.
+    """
     machine, _ = filled(monkeypatch)
     whole = harmed(items(list(machine.snapshot(pages=True))), other_body)
     copy = again(whole, pager(), own=True)
@@ -204,7 +206,7 @@ def test_ones_own_messages_are_hashed_before_anybody_has_them(
         again(whole, None, own=True)
 
 
-def test_a_stream_finds_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_with_adopted_blocks_finds_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", BLOCK)
     its = pager()
     rows = [(number, number, "", "q", 0, 0, -1, b"", b"x") for number in range(3 * BLOCK)]
@@ -220,8 +222,8 @@ def test_a_stream_finds_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [stream.at(index, recent) for index in range(len(stream))] == expected[1:]
 
 
-def test_the_bytes_of_a_page_stay_what_they_are() -> None:
-    """Stores have them: what differs needs another name in snapshots."""
+def test_the_bytes_of_a_page_do_not_change() -> None:
+    """Stores contain them: another layout needs another name in snapshots."""
     rows: tuple[Message, ...] = (
         (1, 2, "x", "k", 4, 5, -1, b"p", b"one"),
         ((1 << 64) - 1, 3, "x", "k", 0, 6, 7, b"", b"two"),

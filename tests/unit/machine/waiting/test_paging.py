@@ -1,4 +1,4 @@
-"""Where messages wait changes nothing: one history with all in memory, and with most on disk.
+"""Paging changes no result: one history with all messages in memory, and with most on disk.
 
 The members of every `Rig` differ in this too; here the blocks are tiny, and what one member shows
 its clients is compared as well.
@@ -31,7 +31,7 @@ ROWS: tuple[tuple[Message, ...], ...] = (
 
 
 @pytest.mark.parametrize("messages", ROWS)
-def test_what_is_packed_comes_back_as_it_was(messages: tuple[Message, ...]) -> None:
+def test_packed_messages_unpack_unchanged(messages: tuple[Message, ...]) -> None:
     packed = pack(messages)
     assert isinstance(packed, bytes)
     found = unpack(packed)
@@ -50,7 +50,7 @@ def _shown(rig: Rig, its: Pager | None) -> tuple[list[object], Machine]:
 
 
 @pytest.mark.parametrize("seed", [101, 102])
-def test_nobody_can_tell_where_messages_wait(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paging_is_invisible_to_clients(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, value in LIMITS.items():
         monkeypatch.setattr(limit, value)
     clients = Clients(seed)
@@ -66,7 +66,7 @@ def test_nobody_can_tell_where_messages_wait(seed: int, monkeypatch: pytest.Monk
     its = pager(shelf=shelf)
     found, machine = _shown(clients.rig, its)
     assert found == expected
-    assert its.counters["written"], "else nothing was tried"
+    assert its.counters["written"], "otherwise nothing was tested"
     assert list(machine.snapshot_in_steps()) == list(without.snapshot_in_steps())
     chunks = list(machine.snapshot())
     assert chunks == list(without.snapshot())
@@ -75,11 +75,11 @@ def test_nobody_can_tell_where_messages_wait(seed: int, monkeypatch: pytest.Monk
         pass
     queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
     waiting = sum(block.on_disk for queue in queues for block in queue.ready.blocks)
-    assert len(shelf.pages) == waiting, "a page goes with the last reference"
+    assert len(shelf.pages) == waiting, "a page is freed with the last reference"
 
 
 def _filled(its: Pager, monkeypatch: pytest.MonkeyPatch, messages: int = 40) -> Rig:
-    """One queue, of which the member `b` has most on its shelf."""
+    """One queue; most of its messages are on the shelf of member `b`."""
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
     rig = Rig()
     rig.machines["b"].pager = its
@@ -90,7 +90,7 @@ def _filled(its: Pager, monkeypatch: pytest.MonkeyPatch, messages: int = 40) -> 
     return rig
 
 
-def test_a_purge_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge_reads_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = MemoryShelf()
     its = pager(shelf=shelf)
     rig = _filled(its, monkeypatch)
@@ -101,7 +101,7 @@ def test_a_purge_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     machine.discarded.append(queue.ready.copy())
     while machine.free(5):
         pass
-    assert len(shelf.pages) == 9, "the queue has them still"
+    assert len(shelf.pages) == 9, "the queue still has them"
     machine.discarded.append(queue.ready)
     del queue.ready
     while machine.free(5):
@@ -110,31 +110,31 @@ def test_a_purge_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read == (its.counters["at_once"], its.counters["ahead"])
 
 
-def test_what_comes_next_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_block_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     its = pager()
     rig = _filled(its, monkeypatch)
     ready = rig.machines["b"].vhosts["/"].queues["q"].ready
     before = its.counters["at_once"]
     for expected in range(40):
         assert ready.popleft()[-1] == bytes([expected])
-    assert its.counters["at_once"] == before + 1, "only the very first was needed at once"
+    assert its.counters["at_once"] == before + 1, "only the very first block was read on demand"
 
 
-def test_large_ones_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_blocks_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.waiting.blocks.AHEAD_BYTES", 1)
     its = pager()
     rig = _filled(its, monkeypatch)
     ready = rig.machines["b"].vhosts["/"].queues["q"].ready
     before, unasked = its.counters["ahead"], its.counters["at_once"]
-    for _ in range(4):  # the next block is the head
+    for _ in range(4):  # the next block becomes the head
         ready.popleft()
     assert its.counters["ahead"] == before + 1
     assert len(list(ready)) == 36
-    assert its.counters["ahead"] == before + 8, "each other block, one after the other"
+    assert its.counters["ahead"] == before + 8, "each of the other blocks, one after another"
     assert its.counters["at_once"] == unasked + 1
 
 
-def test_what_many_queues_read_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_ahead_is_bounded_over_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
     its = pager(limit_bytes=40_000)
     queues = [Backlog[Message]() for _ in range(50)]
@@ -146,10 +146,12 @@ def test_what_many_queues_read_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert its.kept_bytes <= 40_000
     block_bytes = 4 * 401
     for queue in queues:
-        queue.drop(8)  # those that stayed in memory may be the last ones
+        queue.drop(8)  # the messages that stayed in memory may be the last ones
         for _ in range(4):
             queue.popleft()
-    assert its.ahead_bytes <= 10_000 + block_bytes * len(queues), "a share, and the next of each"
+    assert its.ahead_bytes <= 10_000 + block_bytes * len(queues), (
+        "a share, and the next block of each"
+    )
     assert its.counters["ahead"] <= 10_000 // block_bytes + 1 + len(queues)
     for queue in queues:
         assert len(list(queue)) == 48
@@ -158,7 +160,7 @@ def test_what_many_queues_read_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert its.ahead_bytes == 0
 
 
-def test_what_was_read_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_read_ahead_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = MemoryShelf()
     its = pager(shelf=shelf)
     rig = _filled(its, monkeypatch)
@@ -168,7 +170,9 @@ def test_what_was_read_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     def slow(place: Place) -> bytes:
         if not found:
             found.append(())
-            found.append(block.messages())  # whoever needs it does not wait for the other reader
+            found.append(
+                block.messages()
+            )  # the reader that needs it does not wait for the other one
         return get(place)
 
     monkeypatch.setattr(shelf, "get", slow)
@@ -176,10 +180,12 @@ def test_what_was_read_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     assert its.ahead_bytes == 0
     unasked = its.counters["at_once"]
     assert block.messages() == found[1]
-    assert its.counters["at_once"] == unasked + 1, "else it was in memory until its turn came"
+    assert its.counters["at_once"] == unasked + 1, (
+        "otherwise it stayed in memory until its turn came"
+    )
 
 
-def test_what_finds_no_room_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_find_no_room_on_disk_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = MemoryShelf()
     shelf.full = True
     rig = _filled(pager(shelf=shelf), monkeypatch, 30)
@@ -188,10 +194,10 @@ def test_what_finds_no_room_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> 
     client = rig.client()
     for _ in range(30):
         client.publish("q", b"later")
-    assert len(shelf.pages) > 8, "and goes to disk when there is room"
+    assert len(shelf.pages) > 8, "blocks go to disk when there is room"
 
 
-def test_a_page_that_cannot_be_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_page_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = MemoryShelf()
     rig = _filled(pager(shelf=shelf), monkeypatch)
     for place in shelf.pages:
@@ -201,8 +207,9 @@ def test_a_page_that_cannot_be_read_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_streams_and_queues_share_one_limit() -> None:
-    """What a stream keeps in memory is bounded with all else, also when somebody reads all of it;
-    what its readers read from disk last is bounded for all streams together."""
+    """The memory of streams counts towards the common limit, even while a reader reads a whole
+    stream. What readers read last from disk is bounded over all streams.
+    """
     limit = 400_000
     pages = pager(limit_bytes=limit)
     machine = Machine("a", pages)
@@ -239,7 +246,7 @@ def test_streams_and_queues_share_one_limit() -> None:
     sent = 0
     while sent < 4_000:
         sent += sum(isinstance(one, DeliverEffect) for one in machine.take_effects())
-        do(c.Qos(c.QOS, 1, 1, 0, False))  # whatever is ordered
+        do(c.Qos(c.QOS, 1, 1, 0, False))  # any ordered command
     assert sent == 4_000
     assert pages.kept_bytes <= limit
     assert 0 < machine.recent.bytes <= RECENT_BYTES

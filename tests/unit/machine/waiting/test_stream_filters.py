@@ -1,4 +1,4 @@
-"""Readers of a stream that name what they want."""
+"""Stream readers with filters."""
 
 import pytest
 from hypothesis import given
@@ -58,15 +58,17 @@ def offsets(client: Client) -> list[int]:
         ({**wants("eu"), "x-stream-offset": "next"}, []),
     ],
 )
-def test_it_is_sent_what_it_wants(rig: Rig, arguments: c.Table, expected: list[int]) -> None:
-    """A value that is no text is none, as with RabbitMQ."""
+def test_a_reader_gets_only_the_values_it_wants(
+    rig: Rig, arguments: c.Table, expected: list[int]
+) -> None:
+    """A value that is not text counts as no value, as in RabbitMQ."""
     client = rig.client()
     fill(client, None, "eu", "us", None, "eu", 7)
     assert client.consume("s", "t", 10, arguments) == c.OK
     assert offsets(client) == expected
 
 
-def test_what_comes_later_too(rig: Rig) -> None:
+def test_later_messages_are_filtered_too(rig: Rig) -> None:
     client = rig.client()
     fill(client, "us")
     client.consume("s", "t", 2, wants("eu"))
@@ -78,7 +80,7 @@ def test_what_comes_later_too(rig: Rig) -> None:
     fill(client, "eu")
     assert offsets(client) == [4]
     fill(client, "eu")
-    assert offsets(client) == [], "it has no credit; what is passed over costs none"
+    assert offsets(client) == [], "the reader has no credit; skipped messages cost none"
     client.ack(1)
     assert offsets(client) == [5]
 
@@ -93,7 +95,7 @@ def test_what_comes_later_too(rig: Rig) -> None:
         ("x-stream-match-unfiltered", "yes", "a boolean is needed"),
     ],
 )
-def test_what_means_nothing_is_refused(rig: Rig, argument: str, value: c.Value, why: str) -> None:
+def test_invalid_filters_are_refused(rig: Rig, argument: str, value: c.Value, why: str) -> None:
     client = rig.client()
     fill(client, "eu")
     assert client.consume("s", "t", 1, {argument: value}) == 406
@@ -110,16 +112,14 @@ def test_other_queues_have_no_filters(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("size", "outcome"), [(16, c.OK), (255, c.OK), (15, 406), ("16", 406)])
-def test_a_size_of_filters_is_taken_and_means_nothing(
-    rig: Rig, size: c.Value, outcome: int
-) -> None:
+def test_the_filter_size_is_accepted_without_effect(rig: Rig, size: c.Value, outcome: int) -> None:
     assert rig.client().queue("s", {**STREAM, "x-stream-filter-size-bytes": size}) == outcome
 
 
-def test_to_pass_over_much_takes_more_than_one_position(
+def test_skipping_many_messages_takes_several_positions(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 messages may be passed over for each value in a turn here, and 20 turns be taken."""
+    """Here a turn may skip 64 messages for each value, and 20 turns may be taken."""
     monkeypatch.setattr(streams, "PASSED_PER_READ", 2)
     monkeypatch.setattr(streams, "READS_MAX", 60)
     client = rig.client()
@@ -140,7 +140,7 @@ def test_to_pass_over_much_takes_more_than_one_position(
 
 
 def test_the_log_says_that_a_reader_has_a_filter(rig: Rig) -> None:
-    """Or the check would miss what it passed over."""
+    """Otherwise the check would miss the skipped messages."""
     client = rig.client()
     fill(client, "us", "eu")
     everything: c.Table = {"x-stream-offset": "first"}
@@ -150,7 +150,7 @@ def test_the_log_says_that_a_reader_has_a_filter(rig: Rig) -> None:
         assert bool(what & FLAG) == (tag == "a")
 
 
-def test_it_begins_behind_what_is_kept_no_longer(rig: Rig) -> None:
+def test_a_filtered_reader_skips_dropped_messages(rig: Rig) -> None:
     client = rig.client()
     fill(client, "us", "eu", "us", **{"x-max-length-bytes": 6})
     client.consume("s", "t", 1, wants("eu"))
@@ -161,7 +161,7 @@ def test_it_begins_behind_what_is_kept_no_longer(rig: Rig) -> None:
     assert offsets(client) == [13]
 
 
-def test_a_snapshot_has_filters_and_what_they_need(rig: Rig) -> None:
+def test_a_snapshot_holds_filters_and_their_column(rig: Rig) -> None:
     client = rig.client()
     fill(client, None, "eu", "us", "eu", **{"x-max-length-bytes": 4})
     client.consume("s", "t", 1, wants("eu"))
@@ -183,7 +183,7 @@ VALUES = st.sampled_from(["", "a", "b", "c"])
     st.booleans(),
     st.data(),
 )
-def test_the_column_answers_as_a_list_does(
+def test_the_filter_column_agrees_with_a_plain_list(
     messages: list[tuple[str, int]], wanted: set[str], unfiltered: bool, data: st.DataObject
 ) -> None:
     column, first = FilterColumn(), 0

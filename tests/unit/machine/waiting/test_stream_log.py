@@ -1,4 +1,4 @@
-"""The messages of a stream against a plain list: any is found, whatever its blocks are."""
+"""The log of a stream compared with a plain list: every message is found, in any kind of block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = st.lists(
 
 
 class CountedPage(FixedPage):
-    """A block on disk whose reads are counted."""
+    """A block on disk that counts its reads."""
 
     reads = 0
 
@@ -77,8 +77,8 @@ def test_any_message_is_found(steps: list[tuple[str, int]]) -> None:
         assert list(found) == expected
 
 
-def test_who_reads_on_finds_its_block_in_memory() -> None:
-    """And of many only so many are there."""
+def test_a_sequential_reader_finds_its_block_in_memory() -> None:
+    """Only a bounded number of blocks is kept."""
     log = StreamLog(range(30))
     for block in log.blocks:
         block.put_on_disk(CountedPage(block.messages()))
@@ -90,7 +90,7 @@ def test_who_reads_on_finds_its_block_in_memory() -> None:
                 assert log.at(index, recent) == index
         assert CountedPage.reads == reads
         assert recent.bytes == 6
-    for index in (4, 13, 22, 4):  # three readers far from one another, and room for two blocks
+    for index in (4, 13, 22, 4):  # readers at three distant places, and room for two blocks
         log.at(index, recent)
     assert CountedPage.reads == 8 + 4
     recent.forget()

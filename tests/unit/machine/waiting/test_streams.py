@@ -30,7 +30,7 @@ def fill(client: Client, count: int, queue: str = "s") -> None:
 
 
 def offsets(client: Client) -> list[int]:
-    """Those that the latest command sent to this channel; each body is its offset."""
+    """The offsets that the latest command sent to this channel; each body is its offset."""
     found = []
     for one in client.rig.effects:
         if isinstance(one, DeliverEffect) and (one.conn, one.chan) == (client.conn, client.chan):
@@ -48,7 +48,7 @@ def begin(offset: c.Value) -> c.Table:
     return {"x-stream-offset": offset}
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_arguments_of_other_queues_are_refused(
     )
 
 
-def test_arguments_of_streams_are_refused_elsewhere(client: Client) -> None:
+def test_arguments_of_streams_are_refused_for_other_queues(client: Client) -> None:
     assert client.queue("q", {"x-max-age": "1h", "x-queue-type": "quorum"}) == 406
     assert client.error().endswith(" of queue type rabbit_quorum_queue")
     client = client.channel(2)
@@ -90,14 +90,16 @@ def test_arguments_of_streams_are_refused_elsewhere(client: Client) -> None:
         ({"durable": False}, "non-durable"),
     ],
 )
-def test_it_is_durable_and_of_nobody(client: Client, flags: dict[str, bool], what: str) -> None:
+def test_a_stream_is_durable_and_not_exclusive(
+    client: Client, flags: dict[str, bool], what: str
+) -> None:
     assert client.queue("s", STREAM, **flags) == 406
     assert client.error() == (
         f"PRECONDITION_FAILED - invalid property '{what}' for queue 's' in vhost '/'"
     )
 
 
-def test_a_server_names_none(client: Client) -> None:
+def test_a_stream_cannot_be_server_named(client: Client) -> None:
     assert client.queue("amq.gen-1", STREAM) == 406
     assert "Cannot declare a server-named queue for type rabbit_stream_queue" in client.error()
 
@@ -108,7 +110,7 @@ def test_ages_are_numbers_with_units(client: Client, age: c.Value) -> None:
     assert client.error().endswith("invalid_max_age")
 
 
-def test_a_segment_size_is_taken_and_means_nothing(client: Client) -> None:
+def test_the_segment_size_is_accepted_without_effect(client: Client) -> None:
     sized: c.Table = {**STREAM, "x-stream-max-segment-size-bytes": 1000, "x-max-age": "7D"}
     assert client.queue("s", sized) == c.OK
     assert client.queue("s", sized) == c.OK
@@ -118,7 +120,7 @@ def test_a_segment_size_is_taken_and_means_nothing(client: Client) -> None:
     )
 
 
-def test_a_reader_names_a_prefetch_and_acknowledges(client: Client) -> None:
+def test_a_reader_needs_a_prefetch_and_acks(client: Client) -> None:
     client.queue("s", STREAM)
     assert client.consume("s") == 406
     assert client.error() == (
@@ -131,7 +133,7 @@ def test_a_reader_names_a_prefetch_and_acknowledges(client: Client) -> None:
     )
 
 
-def test_no_credit_is_shared(client: Client) -> None:
+def test_global_qos_is_refused(client: Client) -> None:
     client.queue("s", STREAM)
     client.qos(10)
     assert client.consume("s", prefetch=1) == 540
@@ -147,7 +149,7 @@ def test_no_credit_is_shared(client: Client) -> None:
         (None, "none"), ("@x", '{longstr,<<"@x">>}'),
     ],
 )  # fmt: skip
-def test_offsets_that_mean_nothing_are_refused(client: Client, offset: c.Value, shown: str) -> None:
+def test_invalid_offsets_are_refused(client: Client, offset: c.Value, shown: str) -> None:
     client.queue("s", STREAM)
     assert client.consume("s", prefetch=1, arguments=begin(offset)) == 406
     assert client.error() == (
@@ -163,7 +165,7 @@ def test_priorities_are_refused(client: Client, argument: str) -> None:
     assert argument in client.error()
 
 
-def test_nobody_gets_or_purges(client: Client) -> None:
+def test_get_and_purge_are_refused(client: Client) -> None:
     client.queue("s", STREAM)
     other = client.rig.client()
     assert client.get("s") == 540
@@ -179,7 +181,7 @@ def test_nobody_gets_or_purges(client: Client) -> None:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def test_it_is_read_again_and_again(client: Client) -> None:
+def test_a_stream_is_read_again_and_again(client: Client) -> None:
     fill(client, 5)
     for tag in "abc":
         assert client.consume("s", tag, 10, begin("first")) == c.OK
@@ -195,13 +197,15 @@ def test_it_is_read_again_and_again(client: Client) -> None:
         (-5, [0, 1, 2]), (3, []), (9, []),
     ],
 )  # fmt: skip
-def test_where_it_begins(client: Client, offset: c.Value, found: list[int]) -> None:
+def test_the_offset_sets_where_reading_begins(
+    client: Client, offset: c.Value, found: list[int]
+) -> None:
     fill(client, 3)
     client.consume("s", "t", 10, begin(offset))
     assert offsets(client) == found
 
 
-def test_it_begins_with_the_next_one_unless_told(client: Client) -> None:
+def test_reading_begins_with_the_next_message_by_default(client: Client) -> None:
     fill(client, 3)
     client.consume("s", "t", 10)
     assert offsets(client) == []
@@ -210,7 +214,7 @@ def test_it_begins_with_the_next_one_unless_told(client: Client) -> None:
 
 
 @pytest.mark.parametrize("offset", [*ENDS, 0, 7])
-def test_of_an_empty_one_all_begin_with_the_first_that_comes(
+def test_on_an_empty_stream_all_offsets_begin_with_the_first_message(
     client: Client, offset: c.Value
 ) -> None:
     client.queue("s", STREAM)
@@ -233,7 +237,7 @@ def test_settling_gives_credit_and_nothing_else(client: Client) -> None:
     client.nack(3, requeue=False)
     assert offsets(client) == [4]
     client.recover()
-    assert offsets(client) == [5, 6], "recover brings nothing back, as with RabbitMQ"
+    assert offsets(client) == [5, 6], "recover redelivers nothing, as in RabbitMQ"
     client.ack(0, multiple=True)
     assert offsets(client) == [7, 8]
     client.commit([], [c.TxSettle(8, False, c.TX_REQUEUE), c.TxSettle(9, False, c.TX_ACK)])
@@ -241,7 +245,7 @@ def test_settling_gives_credit_and_nothing_else(client: Client) -> None:
     assert client.rig.depth("s") == 12
 
 
-def test_readers_do_not_concern_one_another(rig: Rig) -> None:
+def test_readers_are_independent(rig: Rig) -> None:
     one, two = rig.client("a"), rig.client("b")
     fill(one, 4)
     one.consume("s", "t", 1, begin("first"))
@@ -257,7 +261,7 @@ def test_readers_do_not_concern_one_another(rig: Rig) -> None:
     assert offsets(one) == [2]
 
 
-def test_who_comes_back_reads_from_where_it_says(rig: Rig) -> None:
+def test_a_returning_reader_begins_at_the_offset_it_names(rig: Rig) -> None:
     client = rig.client()
     fill(client, 3)
     client.consume("s", "t", 10, begin(1))
@@ -267,8 +271,10 @@ def test_who_comes_back_reads_from_where_it_says(rig: Rig) -> None:
     assert offsets(client) == [1, 2]
 
 
-def test_a_long_one_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much as one position may cost; the rest at the next ones, whatever is ordered there."""
+def test_a_long_stream_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each position sends as much as it may cost; the rest follows at the next ones, whatever they
+    order.
+    """
     monkeypatch.setattr(streams, "READS_MAX", 50)
     client, readers = rig.client(), [rig.client("b") for _ in range(3)]
     fill(client, 100)
@@ -288,18 +294,18 @@ def test_a_long_one_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     assert rig.machine.reading
     busy = c.Publish(c.PUBLISH, client.conn, 1, 0, "", "q", 0, b"\0\0", b"x")
     run = apply_publishes(rig.machine, rig.position + 1, client.session, 0, [busy, busy], 0)
-    assert run == 0, "no run of publishes passes over the positions at which it goes on"
+    assert run == 0, "no run of publishes skips the positions at which sending continues"
     parts = []
     while rig.machine.reading:
-        assert rig.machine.wants_tick, "nothing else may be ordered"
+        assert rig.machine.wants_tick, "nothing else might be ordered"
         rig.tick("a", rig.machine.now_us)
         parts.append(collect())
     assert found == [list(range(100))] * 3
     assert max(map(sum, parts)) <= 50 + READS_PER_TURN
-    assert all(parts[0][1:]), "they take turns"
+    assert all(parts[0][1:]), "the readers take turns"
 
 
-def test_a_channel_has_more_than_one_reader(client: Client) -> None:
+def test_a_channel_may_have_several_readers(client: Client) -> None:
     fill(client, 3)
     client.consume("s", "a", 2, begin("first"))
     client.consume("s", "b", 2, begin("last"))
@@ -311,7 +317,7 @@ def test_a_channel_has_more_than_one_reader(client: Client) -> None:
     assert offsets(client) == [3]
 
 
-def test_what_is_deleted_is_gone_for_its_readers(client: Client) -> None:
+def test_a_deleted_stream_is_gone_for_its_readers(client: Client) -> None:
     fill(client, 3)
     client.consume("s", "t", 2, begin("first"))
     other = client.rig.client("b")
@@ -324,7 +330,7 @@ def test_what_is_deleted_is_gone_for_its_readers(client: Client) -> None:
     assert offsets(client) == [0]
 
 
-def test_a_deleted_stream_is_settled_alike_after_a_snapshot(rig: Rig) -> None:
+def test_a_deleted_stream_settles_alike_after_a_snapshot(rig: Rig) -> None:
     client = rig.client()
     fill(client, 3)
     client.consume("s", "t", 3, begin("first"))
@@ -335,7 +341,7 @@ def test_a_deleted_stream_is_settled_alike_after_a_snapshot(rig: Rig) -> None:
     client.close()
 
 
-def test_all_that_is_published_lasts(rig: Rig) -> None:
+def test_every_message_of_a_stream_is_durable(rig: Rig) -> None:
     client = rig.client()
     fill(client, 2)
     client.queue("q")
@@ -351,11 +357,11 @@ def test_all_that_is_published_lasts(rig: Rig) -> None:
     client.consume("s", "t", 10, begin("first"))
     assert offsets(client) == [0, 1, 2]
     client.publish("s", b"3")
-    assert offsets(client) == [3], "offsets go on"
+    assert offsets(client) == [3], "offsets continue"
 
 
-def test_a_snapshot_has_all_of_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers that wait for a message, that wait for credit, and that have a turn to come."""
+def test_a_snapshot_holds_the_whole_stream(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With readers that wait for a message, that wait for credit, and whose turn is to come."""
     monkeypatch.setattr(streams, "READS_MAX", 50)
     client = rig.client()
     fill(client, 100)
@@ -371,8 +377,8 @@ def test_a_snapshot_has_all_of_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
         one.close()
 
 
-def test_each_header_of_a_message_is_there(client: Client) -> None:
-    """One that was read in a stream before, and is published again, has the offset of this one."""
+def test_each_message_carries_its_headers(client: Client) -> None:
+    """A message read from a stream and published again has the offset of its new place."""
     client.queue("s", STREAM)
     given: list[c.Table] = [{"a": 1, "b": "x"}, {"x-stream-offset": 77, "a": (1, 2)}, {}]
     for headers in given:
@@ -392,10 +398,10 @@ def test_each_header_of_a_message_is_there(client: Client) -> None:
     ]
 
 
-# -- what is kept --------------------------------------------------------------------------------
+# -- retention -------------------------------------------------------------------------------------
 
 
-def test_the_oldest_go_when_it_is_too_large(client: Client) -> None:
+def test_the_oldest_messages_go_when_it_is_too_large(client: Client) -> None:
     client.queue("s", {**STREAM, "x-max-length-bytes": 3})
     client.consume("s", "late", 1, begin("first"))
     found = []
@@ -405,14 +411,14 @@ def test_the_oldest_go_when_it_is_too_large(client: Client) -> None:
     assert client.rig.depth("s") == 3
     assert found == [0]
     client.ack(1)
-    assert offsets(client) == [7], "the first that is kept"
+    assert offsets(client) == [7], "the first message that is kept"
     client.consume("s", "t", 10, begin(2))
     assert offsets(client) == [7, 8, 9]
     ops = [Op(what & 15) for what, *_ in MOVE.iter_unpack(client.rig.moves)]
     assert ops == [Op.READER, Op.READ, Op.READ, Op.READ]
 
 
-def test_the_last_one_is_kept_however_large(client: Client) -> None:
+def test_the_last_message_is_kept_however_large(client: Client) -> None:
     client.queue("s", {**STREAM, "x-max-length-bytes": 1})
     client.publish("s", b"large")
     assert client.rig.depth("s") == 1
@@ -420,12 +426,12 @@ def test_the_last_one_is_kept_however_large(client: Client) -> None:
     assert client.rig.depth("s") == 1
 
 
-def test_the_oldest_go_when_their_time_is_over(client: Client) -> None:
+def test_the_oldest_messages_go_when_they_are_too_old(client: Client) -> None:
     client.queue("s", {**STREAM, "x-max-age": "10s"})
     expiration = codec.encode_properties({"expiration": "1"})
     client.publish("s", b"0", properties=expiration)
     client.rig.pass_time(5_000_000)
-    assert client.rig.depth("s") == 1, "a message has no time of its own here"
+    assert client.rig.depth("s") == 1, "an expiration of its own has no effect here"
     client.publish("s", b"1", properties=expiration)
     client.rig.pass_time(5_000_000)
     client.consume("s", "t", 10, begin("first"))
@@ -437,7 +443,7 @@ def test_the_oldest_go_when_their_time_is_over(client: Client) -> None:
     assert offsets(client) == [2]
 
 
-def test_policies_are_stronger_than_arguments(client: Client) -> None:
+def test_policies_override_arguments(client: Client) -> None:
     client.queue("s", {**STREAM, "x-max-length-bytes": 2})
     for number in range(5):
         client.publish("s", b"%d" % number)
@@ -469,9 +475,9 @@ def at(seconds: int) -> c.Table:
     return begin(f"@{seconds}")
 
 
-def test_it_begins_at_a_time(client: Client) -> None:
+def test_reading_begins_at_a_timestamp(client: Client) -> None:
     rig = client.rig
-    for number in range(6):  # two in each tenth second
+    for number in range(6):  # two messages every ten seconds
         rig.time_us = (100 + 10 * (number // 2)) * 1_000_000 + number
         fill(client, 1)
     rig.time_us = 125_000_000
@@ -486,7 +492,9 @@ def test_it_begins_at_a_time(client: Client) -> None:
     assert offsets(client) == [0, 1, 2, 3, 4, 5]
 
 
-def test_times_are_thinned_and_forgotten(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_of_times_is_thinned_and_trimmed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "STREAM_TIMES_MAX", 20)
     rig = client.rig
     client.queue("s", {**STREAM, "x-max-length-bytes": 60})
@@ -496,6 +504,6 @@ def test_times_are_thinned_and_forgotten(client: Client, monkeypatch: pytest.Mon
     stream = rig.machine.vhosts["/"].queues["s"].stream
     assert stream is not None
     assert (stream.step_s, client.rig.depth("s")) == (2, 30)
-    assert stream.times[0][1] <= 70, "the first one that counts"
+    assert stream.times[0][1] <= 70, "the first time that still counts"
     client.consume("s", "t", 3, at(81))
-    assert offsets(client) == [80, 81, 82], "not later, and earlier by less than a step"
+    assert offsets(client) == [80, 81, 82], "not later, and earlier by less than one step"
