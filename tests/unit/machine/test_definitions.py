@@ -135,8 +135,7 @@ def test_only_one_first_administrator_can_be_defined() -> None:
 
 def test_the_mark_of_the_first_administrator_stays() -> None:
     """Without it a member that starts would define another one and write its password to its
-    log.
-    """
+    log."""
     rig = Rig()
     rig.define("user", "", "admin", {**USER, "first": True}, "b")
     told = (409, "'first_administrator' is set by the cluster itself, once")
@@ -306,8 +305,7 @@ def test_counts_of_deleted_vhosts_move_to_the_totals_of_the_members() -> None:
 
 def test_late_letters_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late letter belongs to a virtual host, which a snapshot must hold. The letters are counted,
-    because a search through a million of them at each position takes 0.2 s.
-    """
+    because a search through a million of them at each position takes 0.2 s."""
     monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 120)
     monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 1)
     rig = Rig()

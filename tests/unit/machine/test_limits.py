@@ -93,8 +93,7 @@ def test_a_transaction_that_costs_too_much_does_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """300 publishes to 5,000 queues would be 1.5 million messages at one position, and 20
-    seconds.
-    """
+    seconds."""
     monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 20)
     fan(client, 4)
     client.publish("q0", b"unacked")
@@ -211,8 +210,7 @@ def test_a_full_channel_gets_more_when_it_settles(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prefetch is the most that a client may be sent, so sending less is allowed (AMQP,
-    basic.qos).
-    """
+    basic.qos)."""
     monkeypatch.setattr("broker.machine.queueing.dispatch.CHANNEL_HELD_MAX", 3)
     monkeypatch.setattr(f"{CONSUMERS}.CHANNEL_HELD_MAX", 3)
     client.queue("q")
@@ -337,8 +335,7 @@ def test_connections_of_a_lost_member_end_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Meanwhile they get no deliveries, and a client that reconnects can declare its own queue
-    again.
-    """
+    again."""
     monkeypatch.setattr("broker.machine.handlers.sessions.ENDING_WORK_MAX", 16)
     rig = Rig()
     other = rig.client("a")

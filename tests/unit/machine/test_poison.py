@@ -74,8 +74,7 @@ def test_a_definition_that_killed_a_majority_is_refused() -> None:
 
 def test_the_list_survives_a_snapshot_and_a_cold_start_clears_it() -> None:
     """A restart of the whole cluster is how a release that can execute the command is tried
-    (G14).
-    """
+    (G14)."""
     rig = Rig()
     for member in "ab":
         report(rig, member, publish(1, 1))

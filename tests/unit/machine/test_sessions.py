@@ -164,8 +164,7 @@ def test_a_cold_start_uses_an_earlier_search_for_survivors(
     rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch, arguments: c.Table
 ) -> None:
     """Held messages return to the front, which shifts all other numbers; what no longer matches is
-    searched again.
-    """
+    searched again."""
     client.delete("q")
     client.queue("q", arguments)
     for number in range(6):

@@ -21,8 +21,7 @@ from tests.support.three_machines import Rig
 
 def busy_rig() -> Rig:
     """A bit of everything: messages held by consumers and gets, cancelled consumers, deleted
-    queues.
-    """
+    queues."""
     rig = Rig()
     one, two = rig.client("a"), rig.client("b")
     one.exchange("x", "topic", {"alternate-exchange": "amq.fanout"})
@@ -118,9 +117,7 @@ def test_a_snapshot_in_steps_is_the_state_at_its_position() -> None:
     rig = busy_rig()
     more = rig.client("b")
     more.queue("many", {"x-max-priority": 3})
-    for number in range(
-        100
-    ):  # each publish is followed by checks of all messages, on three machines
+    for number in range(100):  # three machines check all messages after each publish
         more.publish("many", b"%d" % number)
         more.publish("q", b"%d" % number, properties=b"\x01\x00\x041000")
     expected = list(rig.machine.snapshot())

@@ -39,8 +39,7 @@ def test_predeclared_exchanges_exist_and_cannot_be_declared_or_deleted(client: C
 
 def test_amq_failover_exists_and_only_members_publish_to_it(client: Client) -> None:
     """The member that a client is connected to refuses the client's publishes: see
-    test_permissions.
-    """
+    test_permissions."""
     client.queue("list")
     assert client.bind("list", FAILOVER) == c.OK
     assert client.publish("", b"", FAILOVER) == c.OK

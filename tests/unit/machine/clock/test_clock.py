@@ -35,8 +35,7 @@ def test_a_message_expires_exactly_at_its_time_to_live(rig: Rig) -> None:
 
 def test_a_tick_does_not_age_messages_ordered_after_its_position(rig: Rig) -> None:
     """G17: the sender had not applied the message, so its clock reading says nothing about its
-    age.
-    """
+    age."""
     long_lived(rig)
     read_at = rig.position
     expiring(rig)
@@ -74,8 +73,7 @@ def test_ticks_alone_do_not_limit_one_another(rig: Rig) -> None:
 
 def test_a_message_dead_lettered_at_a_tick_ages_from_its_horizon(rig: Rig) -> None:
     """G17: a tick at which messages are dead-lettered limits older ticks as any other position
-    does.
-    """
+    does."""
     client = rig.client()
     client.queue("dead", {"x-message-ttl": 1000})
     client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -164,8 +162,7 @@ def test_a_tick_with_a_negative_number_is_ignored(rig: Rig) -> None:
 
 def test_a_tick_that_names_its_own_or_a_later_position_is_ignored(rig: Rig) -> None:
     """Its sender cannot have applied that position: the clock would age all that comes before
-    it.
-    """
+    it."""
     expiring(rig)
     for ahead in (1, 2, 1000):
         assert rig.tick("a", 100_000, rig.position + ahead) == c.IGNORED

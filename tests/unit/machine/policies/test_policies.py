@@ -174,8 +174,7 @@ def test_a_publish_to_many_queues_over_their_limit_stays_bounded(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each publish or return drops at most two messages; the others are dropped at later
-    positions.
-    """
+    positions."""
     monkeypatch.setattr("broker.machine.handlers.policies.TRIMMED_MAX", 3)
     for name in ("q0", "q1", "q2"):
         client.queue(name)

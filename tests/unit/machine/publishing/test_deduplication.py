@@ -305,8 +305,7 @@ def test_a_refused_transaction_uses_up_no_key(client: Client) -> None:
 
 def test_dead_letters_are_not_deduplicated() -> None:
     """Retries come back to the queue to which they were published: deduplicated, they would be
-    lost.
-    """
+    lost."""
     client = Rig().client()
     client.queue("q", ONCE | {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "later"})
     back: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}

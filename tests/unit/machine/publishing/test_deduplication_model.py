@@ -45,8 +45,7 @@ class World:
 
     def client(self) -> Client:
         """Clients of different members take turns: the window belongs to the queue, not to a
-        publisher.
-        """
+        publisher."""
         self.turn += 1
         member = "abc"[self.turn % 3]
         if member not in self.clients:

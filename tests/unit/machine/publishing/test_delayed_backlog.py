@@ -20,8 +20,7 @@ from tests.unit.machine.publishing.test_delayed_messages import (
 
 def ticks_until(rig: Rig, *, empty: str, full: str) -> int:
     """The number of ticks that publish something before one queue is empty and the other is
-    filled.
-    """
+    filled."""
     count = 0
     while rig.depth(empty) or not rig.depth(full):
         reached_us = rig.machine.now_us + 300 * MS
@@ -65,8 +64,7 @@ def test_a_message_that_exceeds_the_work_of_a_tick_is_still_published() -> None:
 
 def backlogged(client: Client) -> None:
     """Behind 300 messages of one exchange, one message of another and one that expires
-    elsewhere.
-    """
+    elsewhere."""
     client.exchange("y", TYPE, {"x-delayed-type": "fanout"})
     client.queue("other")
     client.bind("other", "y")

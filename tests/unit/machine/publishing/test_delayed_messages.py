@@ -265,8 +265,7 @@ def test_a_due_message_that_is_refused_is_dead_lettered(
     overflow: str,
 ) -> None:
     """No publisher is left to be told. (Broker seed 8417231: the message was confirmed and in no
-    queue.)
-    """
+    queue.)"""
     client = client_with("q")
     client.queue("dead")
     client.queue("full", {"x-max-length": 0, "x-overflow": overflow, "x-dead-letter-exchange": "",
@@ -394,9 +393,7 @@ def test_deleting_the_exchange_drops_its_messages() -> None:
     assert (rig.depth("q"), waiting(rig)) == (0, 0)
     assert not rig.machine.wants_tick
     assert rig.machine.root() != root
-    client.exchange(
-        "x", TYPE, {"x-delayed-type": "direct"}
-    )  # a new, empty exchange of the same name
+    client.exchange("x", TYPE, {"x-delayed-type": "direct"})  # of the same name, and empty
     assert waiting(rig) == 0
 
 

@@ -15,8 +15,7 @@ ARGUMENTS: c.Table = {
 
 def linked() -> Client:
     """An exchange `x` with its own queue `here`, and the exchange of a link with its queue
-    `there`.
-    """
+    `there`."""
     client = Rig().client()
     assert client.exchange("x", "topic") == c.OK
     client.queue("here")

@@ -137,8 +137,7 @@ def test_kept_letters_count_towards_the_queue(client: Client) -> None:
 
 def test_a_letter_may_return_to_its_own_full_queue(client: Client) -> None:
     """A rejected message may be dead-lettered to the queue where it died: the letter leaves as it
-    enters.
-    """
+    enters."""
     client.queue("loop", {**STRATEGY, "x-max-length": 1, "x-dead-letter-exchange": "later"})
     client.publish("loop", b"1")
     client.get("loop")

@@ -70,8 +70,7 @@ def test_the_log_names_the_message_that_a_number_stands_for(client: Client) -> N
 
 def test_a_received_message_carries_no_producer_number(client: Client) -> None:
     """Else its consumer could not publish it again unchanged as the same user: the publish would be
-    confirmed as a repeat, and the message lost with the ack.
-    """
+    confirmed as a repeat, and the message lost with the ack."""
     send(client, 1, epoch=0, kept="as it was")
     client.get("q")
     got = client.got()

@@ -61,8 +61,7 @@ def opening(machine: Machine) -> list[Command]:
 
 def blob(rng: random.Random, number: int, machine: Machine, session: int) -> list[Command]:
     """Publishes and acks in a row, with commands that add or take credit before, between and
-    after.
-    """
+    after."""
     commands: list[Command] = []
     for _ in range(rng.randrange(1, 5)):
         if rng.random() < 0.3:
@@ -74,8 +73,7 @@ def blob(rng: random.Random, number: int, machine: Machine, session: int) -> lis
 
 def acks(rng: random.Random, machine: Machine, session: int) -> list[Command]:
     """Acks of messages that a channel holds, mostly in order, sometimes of one that it does not
-    hold.
-    """
+    hold."""
     commands: list[Command] = []
     for at in rng.sample([(1, 1), (1, 2), (2, 1), (2, 2)], rng.randrange(1, 4)):
         channel = machine.channels.get((session, *at))
@@ -336,8 +334,7 @@ INDIFFERENT = frozenset((
 
 def test_every_attribute_of_a_queue_is_classified() -> None:
     """A new attribute of a queue either affects runs and is in RUN_TRAITS, or does not and is
-    listed here.
-    """
+    listed here."""
     attributes = {one.name for one in fields(Queue)}
     assert attributes == INDIFFERENT | set(RUN_TRAITS)
     assert not INDIFFERENT & set(RUN_TRAITS)

@@ -30,8 +30,7 @@ def consume(client: Client, chan: int, prefetch: int = 10, *, no_ack: bool = Fal
 
 class Judge:
     """Tracks which consumer holds messages of each group, from what clients saw. `keeps`: a group
-    stays with its consumer, and a message without a group may go to any consumer.
-    """
+    stays with its consumer, and a message without a group may go to any consumer."""
 
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps

@@ -29,8 +29,7 @@ def browse(client: Client, prefetch: int = 100, queue: str = "q", tag: str = "b"
 
 def seen(client: Client) -> list[str]:
     """What the latest command sent to this channel; no browsed message is flagged as
-    redelivered.
-    """
+    redelivered."""
     assert not any(redelivered for *_, redelivered in client.deliveries())
     return [body.decode() for _, body, _ in client.deliveries()]
 
@@ -210,8 +209,7 @@ def test_a_long_queue_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch
 
 def test_later_messages_are_found_by_number(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even in blocks that were full before the browser started, and in a queue emptied
-    meanwhile.
-    """
+    meanwhile."""
     monkeypatch.setattr(backlog, "BLOCK_MESSAGES", 4)
     client = rig.client()
     client.queue("q")
@@ -303,8 +301,7 @@ def test_a_lost_browser_leaves_the_queue_unchanged(rig: Rig, client: Client) -> 
 
 def test_messages_it_held_are_settled_along_with_consumed_ones(rig: Rig, client: Client) -> None:
     """On one channel, after both were cancelled: only the consumer's messages count as
-    unacknowledged in the queue.
-    """
+    unacknowledged in the queue."""
     fill(client, "1", "2", "3")
     browse(client, 2)
     assert client.consume("q", "t", 2) == c.OK

@@ -185,8 +185,7 @@ def test_own_messages_are_hashed_before_they_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Finds a bit that flipped in memory before the page was written, which checksums do not
-    show.
-    """
+    show."""
     machine, _ = filled(monkeypatch)
     whole = harmed(items(list(machine.snapshot(pages=True))), other_body)
     copy = again(whole, pager(), own=True)

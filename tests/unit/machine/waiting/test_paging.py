@@ -170,9 +170,7 @@ def test_a_block_read_ahead_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch
     def slow(place: Place) -> bytes:
         if not found:
             found.append(())
-            found.append(
-                block.messages()
-            )  # the reader that needs it does not wait for the other one
+            found.append(block.messages())  # a reader does not wait for another one
         return get(place)
 
     monkeypatch.setattr(shelf, "get", slow)
@@ -208,8 +206,7 @@ def test_an_unreadable_page_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_streams_and_queues_share_one_limit() -> None:
     """The memory of streams counts towards the common limit, even while a reader reads a whole
-    stream. What readers read last from disk is bounded over all streams.
-    """
+    stream. What readers read last from disk is bounded over all streams."""
     limit = 400_000
     pages = pager(limit_bytes=limit)
     machine = Machine("a", pages)

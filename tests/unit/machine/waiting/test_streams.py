@@ -273,8 +273,7 @@ def test_a_returning_reader_begins_at_the_offset_it_names(rig: Rig) -> None:
 
 def test_a_long_stream_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each position sends as much as it may cost; the rest follows at the next ones, whatever they
-    order.
-    """
+    order."""
     monkeypatch.setattr(streams, "READS_MAX", 50)
     client, readers = rig.client(), [rig.client("b") for _ in range(3)]
     fill(client, 100)
