@@ -113,7 +113,8 @@ def test_a_reused_tag_changes_no_turn_without_acknowledgement(
 
 
 def test_a_snapshot_in_steps_is_the_state_at_its_position() -> None:
-    """G14: a checkpoint that is written in steps is the state at its position, exactly."""
+    """G14: a checkpoint written in steps is exactly the state at its position, although the machine
+    continues."""
     rig = busy_rig()
     more = rig.client("b")
     more.queue("many", {"x-max-priority": 3})
