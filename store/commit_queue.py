@@ -2,7 +2,7 @@
 
 The loop hands over entries; the writer takes all waiting entries at once and commits them in one
 transaction, while the next ones accumulate (group commit). So the slower the disk, the larger the
-commits. A checkpoint is written in slices, with commits in between.
+commits. A checkpoint is written in slices, and garbage deleted in steps, with commits in between.
 
 A thread (`store.commit_thread`) or a simulated disk drives the queue: it calls `take`, lets the
 task write, and calls on the loop what the task returns. After the first failure nothing more is
@@ -212,7 +212,7 @@ class CommitQueue:
         self._meta: Meta | None = None
         self._done_calls: list[Call] = []
         self._checkpoints: deque[CheckpointJob] = deque()
-        self._slice_is_due = False  # the last task taken was a commit
+        self._other_is_due = False  # the last task taken was a commit
         self.trimming = True  # there may be garbage: at the start, an earlier process's
         # Used on the loop: (number, time, bytes) of each submission that is not durable.
         self._waiting: deque[tuple[int, float, int]] = deque()
@@ -304,13 +304,22 @@ class CommitQueue:
     # -- called by the writer, under the lock ----------------------------------------------------
 
     def take(self) -> Task | None:
-        """Return the next task to write; None: nothing now, or ever once it is stopping."""
+        """Return the next task to write; None: nothing now, or ever once it is stopping.
+
+        A commit is followed by something else, if there is anything else to do: under a load that
+        never rests a checkpoint would not end, and what it replaces would never be deleted.
+        """
         if self._failed is not None:
             return None
-        if self._meta is not None and not (self._slice_is_due and self._has_slice()):
-            self._slice_is_due = True
+        other = self._other()
+        if self._meta is not None and not (self._other_is_due and other is not None):
+            self._other_is_due = True
             return self._take_commit(self._meta)
-        self._slice_is_due = False
+        self._other_is_due = False
+        return other
+
+    def _other(self) -> Task | None:
+        """Return the next task that is not a commit; None: there is none."""
         if self.stopping:
             return None
         if self._has_slice():
@@ -326,7 +335,7 @@ class CommitQueue:
 
     def _has_slice(self) -> bool:
         """The positions of a checkpoint may be part of the commit that still accumulates."""
-        if not self._checkpoints or self.stopping:
+        if not self._checkpoints:
             return False
         checkpoint = self._checkpoints[0]
         return checkpoint.ready and checkpoint.position <= self.store.meta.position

@@ -241,6 +241,25 @@ def test_a_commit_waits_for_a_slice_however_much_of_a_checkpoint_is_there() -> N
     assert list(kept[1]) == [CHUNK] * 40
 
 
+def test_garbage_goes_though_there_is_always_something_to_commit() -> None:
+    """What each checkpoint leaves behind would fill the disk under a load that never rests."""
+    disk = MemoryDisk()
+    store = MemoryStore(disk, FRESH, log_bytes_kept=0)
+    queue = CommitQueue(store, threading.Condition(), lambda: 0.0, int, print, lambda: False)
+    largest = 0
+    for position in range(1, 2001):
+        queue.submit(b"x", position, position, replace(FRESH, position=position))
+        task = queue.take()
+        assert task is not None
+        for call in task.write():
+            call()
+        if position % 100 == 0:
+            queue.begin_checkpoint(store.meta.position, int).end()
+        largest = max(largest, len(disk.entries))
+    assert queue.counters["checkpoints"] > 15
+    assert largest < 300
+
+
 def test_gaps_are_a_bug() -> None:
     async def story(rig: Rig) -> None:
         with pytest.raises(AssertionError):
