@@ -58,7 +58,7 @@ class _LogReader:
             if not self._entry:
                 following = next(self._entries, None)
                 if following is None:
-                    if self._store.meta.position == self.position:
+                    if self._store.meta.position <= self.position:
                         break
                     self._entries = self._store.log(self.position)
                     continue
@@ -116,7 +116,11 @@ class DonorLibrary(Library):
             return None
         if saved is None:
             return Offer(0, 0, 0, 0, 0, ZERO_CHAIN, ZERO_CHAIN)
-        head = head_of(saved.position, store.chunks(saved, 0))
+        try:
+            head = head_of(saved.position, store.chunks(saved, 0))
+        except BaseException:
+            store.unpin(saved.generation)
+            raise
         place = head.epoch, head.position, head.chain, head.order
         offer = Offer(saved.generation, saved.chunks, saved.bytes, *place)
         self._pinned[key] = store, saved, offer

@@ -13,15 +13,16 @@ import pytest
 from broker.durability import joiner as joiner_module
 from broker.durability.donor import DonorLibrary, lies_on
 from broker.durability.joiner import Joiner
-from broker.durability.recovery import checkpoint_of, recover
-from broker.durability.transfer_protocol import FROM_JOINER, Offer, Sender, Tag, decode
+from broker.durability.recovery import checkpoint_head, checkpoint_of, recover
+from broker.durability.transfer_protocol import FROM_JOINER, LOG, Offer, Sender, Tag, decode
 from broker.incidents.incidents import Incidents
 from broker.incidents.quarantine import Quarantine
 from broker.machine.machine import Machine
 from broker.replication.chain import History
-from broker.replication.replica import Replica
+from broker.replication.replica import Divergence, Replica
 from store import swap
 from store.api import Marker, Meta
+from store.errors import StoreCorrupt
 from store.lmdb_store import LmdbStore
 from tests.support.stores.poisoned import META, Author, publish
 from vsync.types import Member
@@ -306,6 +307,29 @@ def test_a_thread_of_an_aborted_attempt_works_on_files_of_its_own(tmp_path: Path
     thread.join()
     rig.run(lambda: rig.level)
     assert not rig.failed
+
+
+def test_a_position_that_the_donor_has_not_reached_gives_nothing_yet(tmp_path: Path) -> None:
+    """Its store may have been replaced since the joiner's point was judged. The worker that read
+    there never ended."""
+    rig = Rig(tmp_path, items=3)
+    beyond = rig.store.meta.position + 5
+    assert DonorLibrary(lambda: rig.store, lambda: None).read("b 1", LOG, beyond) == (beyond, b"")
+
+
+def test_a_checkpoint_that_cannot_be_offered_is_not_kept_for_anybody(tmp_path: Path) -> None:
+    """Each joiner that asked pinned it for ever, and with it all the log behind it."""
+    rig = Rig(tmp_path)
+    position = rig.author.replica.history.position
+    rig.store.write_checkpoint(position, [checkpoint_head(History(1, 1))], rig.store.meta)
+    with pytest.raises(Divergence):
+        DonorLibrary(lambda: rig.store, lambda: None).judge("b 1", None, 0)
+    saved = rig.store.pin()
+    assert saved is not None
+    rig.store.unpin(saved.generation)
+    rig.checkpoint()
+    with pytest.raises(StoreCorrupt):
+        next(rig.store.chunks(saved, 0))
 
 
 def test_while_it_is_read_a_checkpoint_and_the_log_behind_it_stay(tmp_path: Path) -> None:
