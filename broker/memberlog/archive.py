@@ -19,7 +19,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -199,9 +199,9 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
         verified = frozenset()
         yield ArchiveResult(FAILED, VERIFIED, 0, 0, str(error))
     stays: set[str] = set()  # incarnations with a segment that stays
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime):
-        stat, incarnation = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
-        too_old = 0 < policy.keep_s < now_s - stat.st_mtime
+    for written_s, path in _oldest_first(paths):
+        stat, incarnation = path.stat(), _incarnation_and_number(path.name)[0]
+        too_old = 0 < policy.keep_s < now_s - written_s
         if not too_old and not 0 < allowed < left:
             stays.add(incarnation)
             continue
@@ -229,6 +229,20 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
         what = DROPPED if is_verified else DROPPED_UNVERIFIED
         yield ArchiveResult(what, path.name, stat.st_size, 0)
     sync_directory(directory)
+
+
+def _oldest_first(paths: Iterable[Path]) -> list[tuple[float, Path]]:
+    """Return these segments, which are by incarnation and number, by the time of their last write.
+
+    A clock may go back: none counts as written before the one that precedes it.
+    """
+    newest: dict[str, float] = {}
+    aged: list[tuple[float, Path]] = []
+    for path in paths:
+        incarnation, _ = _incarnation_and_number(path.name)
+        newest[incarnation] = max(newest.get(incarnation, 0.0), path.stat().st_mtime)
+        aged.append((newest[incarnation], path))
+    return sorted(aged, key=lambda one: one[0])
 
 
 def _bytes_allowed(directory: Path, keep: int | float) -> int:

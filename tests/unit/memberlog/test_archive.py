@@ -306,6 +306,19 @@ class TestRetention:
         tended(tmp_path, Policy(keep_s=DAY_S), now_s=3.5 * DAY_S)
         assert names(tmp_path) == ["a.1.000002.qml.gz", "dropped", "verified"]
 
+    @pytest.mark.parametrize("by_size", [False, True])
+    def test_one_that_a_clock_that_went_back_makes_older_than_the_one_before_it_stays(
+        self, tmp_path: Path, by_size: bool
+    ) -> None:
+        """It was dropped, and the one before it not: a gap in the middle of an incarnation."""
+        paths = self.aged(tmp_path)
+        os.utime(paths[1], (0.5 * DAY_S, 0.5 * DAY_S))
+        total = sum(path.stat().st_size for path in paths)
+        limit = {"keep_bytes": total - 1} if by_size else {"keep_s": 2 * DAY_S}
+        policy = Policy(compress=False, drop_unverified=True, **limit)
+        tended(tmp_path, policy, paths[2].name, now_s=2.75 * DAY_S)
+        assert segments_in(tmp_path) == (paths[1:] if by_size else paths)
+
     def test_a_total_size(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path)
         self.verify(tmp_path, paths)
