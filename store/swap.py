@@ -34,7 +34,7 @@ VERIFIED_NAME = "verified"  # the switch to this copy has begun
 def recover(data_dir: Path) -> bool:
     """Complete a switch that a crash interrupted; True when there was one."""
     current = data_dir / STORE_NAME
-    begun = [p for p in (*_incoming(data_dir), *_backups(data_dir)) if _is_begun(p)]
+    begun = _begun(data_dir)
     if current.exists():
         for path in begun:
             if not path.name.startswith(JOINING_PREFIX):
@@ -55,8 +55,10 @@ def _backups(data_dir: Path) -> list[Path]:
     return list(backup_paths(data_dir).values()) if data_dir.is_dir() else []
 
 
-def _is_begun(path: Path) -> bool:
-    return (path / VERIFIED_NAME).exists()
+def _begun(data_dir: Path) -> list[Path]:
+    """Return the stores of which a switch was begun; at most one, unless a crash cut it short."""
+    paths = (*_incoming(data_dir), *_backups(data_dir))
+    return [path for path in paths if (path / VERIFIED_NAME).exists()]
 
 
 def incoming(data_dir: Path, attempt: str, meta: Meta) -> LmdbStore:
@@ -85,6 +87,9 @@ def install(data_dir: Path, joining: Path) -> Path | None:
 
 def put_in_force(data_dir: Path, new: Path) -> Path | None:
     """Replace DIR/store by the complete store `new` of the same directory; return the old path."""
+    for other in _begun(data_dir):  # and cut short: `recover` must not take it for this one
+        (other / VERIFIED_NAME).unlink()
+        sync_directory(other)
     (new / VERIFIED_NAME).touch()
     sync_directory(new)
     aside = set_aside(data_dir) if (data_dir / STORE_NAME).exists() else None

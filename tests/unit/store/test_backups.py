@@ -201,6 +201,19 @@ def test_a_restore_that_a_crash_cut_short_is_done_or_undone(tmp_path: Path, rena
     assert not swap.recover(tmp_path)
 
 
+def test_a_start_completes_the_last_restore_that_was_begun(tmp_path: Path) -> None:
+    """Two were cut short. The first one's mark remained there, and its number is lower."""
+    make(tmp_path / "_cluster.bak.0001", [b"a"])
+    make(tmp_path / "_cluster.bak.0002", [b"a", b"b"])
+    make(tmp_path / "store", [b"a", b"b", b"c"])
+    for renames, number in enumerate(("0001", "0002")):
+        with crash_behind(renames):
+            swap.restore(tmp_path, tmp_path / f"_cluster.bak.{number}")
+    assert swap.recover(tmp_path)
+    assert inspect(tmp_path / "store").position == 2
+    assert [one.name for one in list_backups(tmp_path)] == ["0001", "0003"]
+
+
 def test_a_copy_has_no_vote_and_is_never_half_there(tmp_path: Path) -> None:
     last = make(tmp_path / "store", [b"a", b"b"])
     done = run("--backup", tmp_path / "copy", tmp_path)
