@@ -129,8 +129,7 @@ class Recorder:
 
     def stop(self, reason: str, history: History) -> None:
         """The orderly end, after the state of all queues at that point."""
-        if history.position == self._position:
-            self._checkpoint_again()
+        self._checkpoint_again()
         self._writer.append(Stop(reason, history.position, history.chain))
 
     @property

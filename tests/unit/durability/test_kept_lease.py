@@ -31,8 +31,9 @@ def test_a_longer_lease_is_agreed_to_when_it_is_on_the_disk(tmp_path: Path) -> N
     async def case() -> None:
         kept = KeptLease(tmp_path, CONFIG, asyncio.get_running_loop())
         kept.tempo.lease_ms = 700
-        kept.look()
-        assert kept.tempo.kept_ms == CONFIG.lease_ms
+        for _ in range(2):  # the second time it is being written
+            kept.look()
+            assert kept.tempo.kept_ms == CONFIG.lease_ms
         await settled(kept)
         assert kept.tempo.kept_ms == read_kept_lease(tmp_path, CONFIG) == 800
 

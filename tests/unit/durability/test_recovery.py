@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from broker.durability import recovery
 from broker.durability.recovery import checkpoint_head, recover
+from broker.durability.startup import resume
+from broker.incidents.incidents import Incidents
+from broker.incidents.quarantine import Quarantine
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import CONNECTION_OPEN, ConnectionOpen
 from broker.machine.machine import Machine
 from broker.replication.chain import History
-from broker.replication.replica import Item, Replica
+from broker.replication.replica import Divergence, Item, Replica
 from store.api import Marker, Meta
 from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.primary.events import Activation
@@ -73,3 +79,34 @@ def test_a_long_start_tells_now_and_then_how_far_it_is(monkeypatch: pytest.Monke
     told: list[tuple[int, int]] = []
     recover("a", store, lambda *at: told.append(at))
     assert told == [(4, 10), (8, 10)]
+
+
+def stored(**changes: object) -> MemoryStore:
+    """A store with one item, and a meta record that says something else of it."""
+    replica, store = activated(), MemoryStore(MemoryDisk(), Meta("n", "a", "s"))
+    batch = replica.cut()
+    assert batch is not None
+    now = batch.history
+    meta = Meta(
+        "n", "a", "s", cluster_id="c", state_epoch=1, position=now.position, chain=now.chain,
+        order=now.order, marker=Marker.DIRTY, voters=("a", "b", "c"),
+    )  # fmt: skip
+    store.commit(batch.entry, batch.first, batch.last, replace(meta, **changes))  # type: ignore[arg-type]
+    return store
+
+
+@pytest.mark.parametrize("what", ["chain", "order"])
+def test_a_store_whose_record_is_of_another_history_is_not_used(what: str) -> None:
+    recover("a", stored())
+    with pytest.raises(Divergence, match="its record says"):
+        recover("a", stored(**{what: bytes(16)}))
+
+
+@pytest.mark.parametrize("marker", [Marker.INCONSISTENT, Marker.BACKUP])
+def test_of_a_store_without_a_vote_nothing_is_gone_on_from(marker: Marker, tmp_path: Path) -> None:
+    """Its state is not what the others have: nothing may follow it, and nothing counts."""
+    store = stored(marker=marker)
+    resumed = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
+    assert resumed.replica.broken
+    assert not resumed.filled
+    assert resumed.replica.history.position == store.meta.position, "it is not an empty member"

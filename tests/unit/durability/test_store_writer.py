@@ -165,6 +165,33 @@ def test_an_ordered_end_is_clean_with_and_without_a_checkpoint(
     store.close()
 
 
+@pytest.mark.parametrize("why", ["sparing", "ahead"])
+def test_an_ordered_end_has_no_checkpoint_that_takes_the_last_space_or_is_ahead(
+    why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """G21.  And one of more than the store has would contradict its record."""
+    monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", 0)
+    replica = Replica("a", Machine("a"), History())
+    activation = Activation(1, (("a", 1, True),), False, ("a",), "c")
+    replica.apply(Item(1, RingId(1, "a", 1), 1, "a", activation))
+    store = LmdbStore(tmp_path / "store", Meta("c", "a", "s"))
+
+    async def end() -> None:
+        loop = asyncio.get_running_loop()
+        device = DataDirectoryDevice(tmp_path, loop, lambda _: None, Reserve(tmp_path))
+        persister = Persister(device, store, store.meta, lambda _: None)
+        persister.keep(replica, Promise("c", ("a",), 1))
+        if why == "ahead":
+            replica.apply(Item(2, RingId(2, "a", 1), 1, "a", activation._replace(epoch=2)))
+        await close_store(persister, replica, Marker.CLEAN, "", sparing=why == "sparing")
+
+    asyncio.run(end())
+    assert store.checkpoint() is None
+    assert store.meta.marker is Marker.CLEAN
+    assert recover("a", store).history.position == 1
+    store.close()
+
+
 def test_the_checkpoint_at_the_end_is_of_no_half_applied_item(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

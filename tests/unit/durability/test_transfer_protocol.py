@@ -145,6 +145,8 @@ def test_a_stream_arrives_whole_and_in_order(seed: int, answer: Tail | Offer, lo
 def test_a_joiner_that_has_all_asks_for_more_until_there_is_more() -> None:
     wire = Wire(1, 0.0, Tail(140))
     wire.run(lambda: wire.cursors[-1:] == [140])
+    for _ in range(20):
+        wire.step()  # it asks, and there is none
     wire.shelf.ends[LOG] = 150
     wire.run(lambda: wire.cursors[-1:] == [150])
     assert b"".join(wire.got) == wire.shelf.whole(LOG)
@@ -160,6 +162,7 @@ def test_neither_side_holds_more_than_a_few_blocks() -> None:
     assert not wire.receiver.failed
     wire.receiver.take = take  # type: ignore[method-assign]
     wire.run(lambda: wire.cursors[-1:] == [OFFER.chunks])
+    assert len(wire.sender.readers[JOINER].blocks) <= 2 + BLOCKS_AHEAD
 
 
 def test_a_checkpoint_is_gone_on_with_where_it_ended() -> None:

@@ -329,6 +329,31 @@ def test_a_large_message_that_comes_is_not_written_twice_meanwhile() -> None:
     assert writer.checkpoints == 1
 
 
+def test_no_checkpoint_is_made_of_a_state_that_an_item_left_half_way() -> None:
+    """It waits within it for a page: its position is that of the item before."""
+    device = CountingDevice()
+    persister = Persister(device, MemoryStore(MemoryDisk(), OLD), OLD, lambda _: None)
+    replica = Replica("a", Machine("a"), History())
+    persister.request_checkpoint()
+    replica.half_way = True
+    persister.keep(replica, PROMISE)
+    (writer,) = device.writers
+    assert isinstance(writer, CountingWriter)
+    assert writer.checkpoints == 0
+    replica.half_way = False
+    persister.keep(replica, PROMISE)
+    assert writer.checkpoints == 1
+
+
+def test_the_log_behind_a_large_checkpoint_may_be_twice_as_long() -> None:
+    """Whatever a state takes, writing it stays a share of all writing."""
+    store = MemoryStore(MemoryDisk(), OLD)
+    store.write_checkpoint(0, [bytes(3000)], OLD)
+    persister = Persister(CountingDevice(), store, OLD, lambda _: None, checkpoint_bytes_min=5000)
+    replica = Replica("a", Machine("a"), History())
+    assert persister.log_bytes_limit(replica) == 2 * store.bytes_to_start()[0] >= 6000
+
+
 def test_the_log_of_former_processes_counts_for_the_next_checkpoint() -> None:
     """A member that was killed more often than it makes one never made any: its store grew, and
     each start executed all of its history again."""

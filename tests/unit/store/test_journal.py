@@ -84,6 +84,35 @@ def test_small_commits_are_there_after_a_kill(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_journal_is_written_from_its_beginning_again_when_it_was_full(tmp_path: Path) -> None:
+    """Otherwise each commit behind the first round would be a transaction."""
+    store = LmdbStore(tmp_path / "one", FRESH, journal_bytes=16 * journal.BLOCK_BYTES)
+    rounds = 0
+    for _ in range(60):
+        commit(store)
+        rounds += not store._journal.waiting
+    assert rounds == 60 // 16
+    left = killed(store, tmp_path / "left")
+    store.close()
+    again = LmdbStore(left)
+    assert positions(again) == list(range(1, 61))
+    again.close()
+
+
+def test_what_waits_in_the_journal_has_its_space_in_lmdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is confirmed: it must never meet a full disk."""
+    store, wanted = filled(tmp_path / "one", 1), list[int]()
+    monkeypatch.setattr(OwnedSpace, "own", lambda _self, size, _leave=0: wanted.append(size))
+    for _ in range(10):
+        commit(store, 50_000)
+    assert len(store._journal.waiting) == 11
+    assert wanted[-1] > 10 * 50_000
+    store.close()
+    assert wanted[-1] > 10 * 50_000, "and when they move there"
+
+
 def test_a_store_that_went_on_after_a_kill_is_killed_again(tmp_path: Path) -> None:
     """What the first one left is in LMDB by then, and its records stand where new ones begin."""
     store = filled(tmp_path / "one", 3)

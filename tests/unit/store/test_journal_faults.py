@@ -106,6 +106,21 @@ def test_records_that_lmdb_holds_too_are_passed_over(
     again.close()
 
 
+def test_a_store_that_is_older_than_its_journal_is_refused(tmp_path: Path) -> None:
+    """An operator brought back one of the two files: what lies between them is nowhere."""
+    store = filled(tmp_path / "one", 2)
+    store.put_meta(store.meta)
+    older = (tmp_path / "one" / "data.mdb").read_bytes()
+    commit(store)
+    store.put_meta(store.meta)
+    commit(store)
+    left = killed(store, tmp_path / "left")
+    store.close()
+    (left / "data.mdb").write_bytes(older)
+    with pytest.raises(StoreCorrupt, match="a record is damaged before the one of position 4"):
+        LmdbStore(left)
+
+
 def test_a_journal_without_its_store_is_no_new_store(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 3)
     meta = store.meta

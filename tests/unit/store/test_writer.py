@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from store.api import Marker, Meta, Staging
 from store.commit_queue import CHECKPOINT_SLICE_BYTES, SPACE_RETRY_S, CommitQueue
 from store.commit_thread import CommitThread
 from store.errors import NoSpace, StoreError, StoreFailed, StoreStuck
+from store.lmdb_store import LmdbStore
 from tests.support.stores.memory import MemoryDisk, MemoryStore
 
 FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
@@ -260,6 +262,54 @@ def test_garbage_goes_though_there_is_always_something_to_commit() -> None:
     assert largest < 300
 
 
+def test_a_checkpoint_of_what_is_not_committed_yet_waits_for_that_commit() -> None:
+    store = MemoryStore(MemoryDisk(), FRESH)
+    queue = CommitQueue(store, threading.Condition(), lambda: 0.0, int, print, lambda: False)
+    queue.trimming = False
+    done: list[int] = []
+    for position in (1, 2):  # a commit is the last thing that was done, and another task is due
+        queue.submit(b"x", position, position, replace(FRESH, position=position))
+        if position == 2:
+            queue.begin_checkpoint(2, lambda: done.append(store.meta.position)).end()
+        task = queue.take()
+        assert task is not None
+        task.write()
+        assert store.meta.position == position
+    task = queue.take()
+    assert task is not None
+    for call in task.write():
+        call()
+    assert done == [2]
+
+
+def test_a_checkpoint_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    """G21.  It would take the space that it did not find."""
+    store = LmdbStore(tmp_path / "store", FRESH)
+    queue = CommitQueue(store, threading.Condition(), lambda: 0.0, int, print, lambda: False)
+    queue.submit(b"x", 1, 1, replace(FRESH, position=1))
+    given_up: list[int] = []
+    checkpoint = queue.begin_checkpoint(1, int, lambda: given_up.append(1))
+    for _ in range(3):
+        checkpoint.put(bytes(CHECKPOINT_SLICE_BYTES))
+    own, slices = store._space.own, [0]
+
+    def owns(size: int, leave: int = 0) -> None:
+        slices[0] += size > CHECKPOINT_SLICE_BYTES
+        if slices[0] == 2:
+            raise NoSpace("here", size)
+        own(size, leave)
+
+    store._space.own = owns  # type: ignore[method-assign]
+    while (task := queue.take()) is not None:
+        for call in task.write():
+            call()
+    assert given_up == [1]
+    assert queue.counters["checkpoints_given_up"] == 1
+    assert store.reusable_bytes() > CHECKPOINT_SLICE_BYTES, "it was trimmed"
+    assert not store.trim()
+    store.close()
+
+
 def test_gaps_are_a_bug() -> None:
     async def story(rig: Rig) -> None:
         with pytest.raises(AssertionError):
@@ -350,6 +400,10 @@ def test_a_commit_that_finds_no_space_takes_the_reserve_then_waits_then_fails_at
         assert (rig.writer.full, rig.writer.counters["reserve_given_up"]) == ("", 1)
         assert rig.writer.no_space(error) == SPACE_RETRY_S
         assert rig.writer.full == str(error)
+        rig.store.gate.release()
+        rig.submit(1, 1)
+        await rig.until(lambda: rig.durable == [1])
+        assert not rig.writer.full, "there was space for it"
         rig.writer.stop()
         with pytest.raises(NoSpace):
             rig.writer.no_space(error)
