@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from store.api import Marker, Meta
-from store.backups import backup_paths, next_backup
+from store.backups import backup_paths, list_backups, next_backup
 from store.errors import StoreMissing, StoreUnreadable
 from store.files.directory_lock import DirectoryLock
 from store.files.durable_files import explain, sync_directory, sync_file
@@ -113,8 +113,9 @@ def set_aside(data_dir: Path) -> Path:
 def restore(data_dir: Path, backup: Path) -> tuple[Meta, Path | None]:
     """Put a backup in place of DIR/store; return its meta, and where the former store is now.
 
-    The backup keeps its marker only if the former store is not ahead of it. Otherwise it is marked
-    as a backup, which has no vote. Promises that the member made since remain in force.
+    The backup keeps its marker only if none of the other stores in DIR is ahead of it, neither the
+    former one nor any that was set aside. Otherwise it is marked as a backup, which has no vote.
+    Promises that the member made since remain in force.
     """
     lock = DirectoryLock(data_dir)  # refused while a broker uses it, or switches stores
     try:
@@ -129,24 +130,32 @@ def _restore(data_dir: Path, backup: Path) -> tuple[Meta, Path | None]:
     now = None if present is None else present.meta
     if present is not None:
         present.close()
+    aside = [one.meta for one in list_backups(data_dir) if one.path != backup and one.meta]
     store = LmdbStore(backup)
     try:
         old = store.meta
-        back = now is None or (now.state_epoch, now.position) > (old.state_epoch, old.position)
+        known = [one for one in aside if one.cluster_id == old.cluster_id]
+        known += [] if now is None else [now]
+        newer = [one for one in known if _point(one) > _point(old)]
+        back = now is None or bool(newer)
         what = f"{backup.name}, position {old.position} of epoch {old.state_epoch}, was restored"
-        if now is not None and back:
+        if now is not None and _point(now) > _point(old):
             what += f" in the place of position {now.position} of epoch {now.state_epoch}"
         meta = replace(
             old,
             marker=Marker.BACKUP if back and old.cluster_id else old.marker,
-            incarnation=max(old.incarnation, 0 if now is None else now.incarnation) + 1,
-            promised_epoch=max(old.promised_epoch, 0 if now is None else now.promised_epoch),
+            incarnation=max(one.incarnation for one in (old, *known)) + 1,
+            promised_epoch=max(one.promised_epoch for one in (old, *known)),
             note="\n".join(filter(None, [old.note, what])),
         )
         store.put_meta(meta)
     finally:
         store.close()
     return meta, put_in_force(data_dir, backup)
+
+
+def _point(meta: Meta) -> tuple[int, int]:
+    return meta.state_epoch, meta.position
 
 
 def find_store(path: Path) -> Path:

@@ -168,6 +168,47 @@ def test_a_restored_past_has_no_vote_and_keeps_its_promises(tmp_path: Path) -> N
     assert (meta.position, meta.marker, meta.incarnation) == (2, Marker.DIRTY, 32)
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_past_has_no_vote_whatever_is_in_its_place(tmp_path: Path, emptied: bool) -> None:
+    """G8: what the member confirmed last is in a store that was set aside: by an earlier restore,
+    or by --truncate. The one in place was older, and the past got its vote back."""
+    make(tmp_path / "_cluster.bak.0001", [b"a"])
+    make(tmp_path / "_cluster.bak.0002", [b"a", b"b"])
+    last = replace(META, promised_epoch=9, incarnation=30)
+    if emptied:
+        make(tmp_path / "_cluster.bak.0003", [b"a", b"b", b"c"], last)
+        make(tmp_path / "store", [], Meta("prod", "a:5672", "new"))
+    else:
+        make(tmp_path / "store", [b"a", b"b", b"c"], last)
+        assert run("-f", "--restore", "0001", tmp_path).exit_code == 0
+    assert run("-f", "--restore", "0002", tmp_path).exit_code == 0
+    meta = inspect(tmp_path / "store")
+    assert (meta.position, meta.marker, meta.promised_epoch) == (2, Marker.BACKUP, 9)
+    assert meta.incarnation > 30
+    assert run("-f", "--restore", "0003", tmp_path).exit_code == 0
+    meta = inspect(tmp_path / "store")
+    assert (meta.position, meta.marker) == (3, Marker.DIRTY), "the newest has it"
+
+
+def test_a_copy_of_the_present_state_has_its_vote(tmp_path: Path) -> None:
+    for name in ("_cluster.bak.0001", "store"):
+        make(tmp_path / name, [b"a"])
+    assert run("-f", "--restore", "0001", tmp_path).exit_code == 0
+    assert inspect(tmp_path / "store").marker is Marker.DIRTY
+
+
+def test_a_copy_has_what_is_only_in_the_journal(tmp_path: Path) -> None:
+    make(tmp_path / "one", [b"a"])
+    store = LmdbStore(tmp_path / "one")
+    store.commit(b"x", 2, 2, replace(store.meta, position=2))
+    shutil.copytree(tmp_path / "one", tmp_path / "store")  # LMDB opens a file once in a process
+    store.close()
+    assert copy_store(tmp_path / "store", tmp_path / "copy").position == 2
+    copied = LmdbStore(tmp_path / "copy")
+    assert [first for first, _ in copied.log(0)] == [1, 2]
+    copied.close()
+
+
 def test_where_the_store_is_gone_nobody_knows_what_it_confirmed(tmp_path: Path) -> None:
     make(tmp_path / "_cluster.bak.0001", [b"a"])
     assert run("-f", "--restore", "1", tmp_path).exit_code == 0
