@@ -14,7 +14,15 @@ from broker.durability import joiner as joiner_module
 from broker.durability.donor import DonorLibrary, lies_on
 from broker.durability.joiner import Joiner
 from broker.durability.recovery import checkpoint_head, checkpoint_of, recover
-from broker.durability.transfer_protocol import FROM_JOINER, LOG, Offer, Sender, Tag, decode
+from broker.durability.transfer_protocol import (
+    FROM_JOINER,
+    LOG,
+    Offer,
+    Sender,
+    Tag,
+    Tail,
+    decode,
+)
 from broker.incidents.incidents import Incidents
 from broker.incidents.quarantine import Quarantine
 from broker.machine.machine import Machine
@@ -330,6 +338,61 @@ def test_a_checkpoint_that_cannot_be_offered_is_not_kept_for_anybody(tmp_path: P
     rig.checkpoint()
     with pytest.raises(StoreCorrupt):
         next(rig.store.chunks(saved, 0))
+
+
+def test_who_may_not_execute_a_command_gets_a_state_behind_it_when_there_is_one(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    requested: list[int] = []
+    library = DonorLibrary(lambda: rig.store, lambda: requested.append(1))
+    point, end = rig.histories[50], rig.store.meta.position
+    assert library.judge("b 1", point, point.position) == Tail(end), "it has executed that one"
+    assert library.judge("b 1", point, point.position + 1) is None
+    assert requested == [1]
+    rig.checkpoint()
+    rig.author.submit(publish(99, b"one more"))
+    rig.author.keep(rig.store)
+    rig.checkpoint()
+    while rig.store.trim():
+        pass
+    assert rig.store.log_begins() == rig.store.meta.position + 1, "the first one is not kept"
+    answer = library.judge("b 1", point, point.position + 1)
+    assert isinstance(answer, Offer)
+    assert answer.position == rig.store.meta.position
+
+
+def test_each_block_is_that_of_its_cursor(tmp_path: Path) -> None:
+    """A joiner asks again for one that got lost, after the reader has gone on."""
+    rig = Rig(tmp_path)
+    library = DonorLibrary(lambda: rig.store, lambda: None, block_bytes=9000)
+    first = library.read("b 1", LOG, 0)
+    second = library.read("b 1", LOG, first[0])
+    assert library.read("b 1", LOG, 0) == first
+    assert library.read("b 1", LOG, first[0]) == second
+
+
+def test_a_joiner_that_asks_anew_lets_the_former_checkpoint_go(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    library = DonorLibrary(lambda: rig.store, lambda: None)
+    for _ in range(2):
+        assert isinstance(library.judge("b 1", None, 0), Offer)
+    library.close("b 1")
+    rig.checkpoint()
+    while rig.store.trim():
+        pass
+    assert rig.store.log_begins() == rig.store.meta.position + 1
+
+
+def test_half_a_checkpoint_is_given_up_for_a_newer_one_of_the_same_donor(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._incoming is not None and rig.joiner._incoming.staging is not None)
+    rig.checkpoint()
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert not rig.failed
+    assert (rig.joiner.counters["checkpoints"], rig.joiner.counters["resumed"]) == (2, 0)
 
 
 def test_while_it_is_read_a_checkpoint_and_the_log_behind_it_stay(tmp_path: Path) -> None:

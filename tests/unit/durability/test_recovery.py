@@ -102,6 +102,13 @@ def test_a_store_whose_record_is_of_another_history_is_not_used(what: str) -> No
         recover("a", stored(**{what: bytes(16)}))
 
 
+def test_a_checkpoint_of_another_position_is_not_used() -> None:
+    store = stored()
+    store.write_checkpoint(1, [checkpoint_head(History(1, 2))], store.meta)
+    with pytest.raises(Divergence, match="the checkpoint of position 1 holds position 2"):
+        recover("a", store)
+
+
 @pytest.mark.parametrize("marker", [Marker.INCONSISTENT, Marker.BACKUP])
 def test_of_a_store_without_a_vote_nothing_is_gone_on_from(marker: Marker, tmp_path: Path) -> None:
     """Its state is not what the others have: nothing may follow it, and nothing counts."""

@@ -12,7 +12,14 @@ import pytest
 
 from store.api import Meta
 from store.errors import NoSpace
-from store.files.space import BESIDE_BYTES, RESERVE_NAME, START_BYTES, STEP_BYTES, Reserve
+from store.files.space import (
+    BESIDE_BYTES,
+    RESERVE_NAME,
+    START_BYTES,
+    STEP_BYTES,
+    OwnedSpace,
+    Reserve,
+)
 from store.lmdb_environment import DATA_NAME
 from store.lmdb_store import LmdbStore
 
@@ -108,6 +115,20 @@ def test_what_a_checkpoint_replaced_can_be_used_again(tmp_path: Path) -> None:
     store.write_checkpoint(1, [b"small"], store.meta)
     assert store.reusable_bytes() > 7 << 20
     store.close()
+
+
+def test_a_hole_in_the_file_is_no_space_that_it_owns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the file may have some."""
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.truncate(64 << 20)
+    Disk(monkeypatch, START_BYTES + (1 << 20))
+    space = OwnedSpace(path, lambda: 0)
+    with pytest.raises(NoSpace):
+        space.own(2 << 20, START_BYTES)
+    space.own(2 << 20)
 
 
 def test_a_file_system_that_cannot_allocate_is_written_all_the_same(
