@@ -18,7 +18,7 @@ from broker.options.bounds import Bounds
 from broker.rationed_log import RationedLog
 from broker.replication.controller import Controller
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
-from broker.watchdogs.disk_lag import DiskLag, DurableProgress, PageLag
+from broker.watchdogs.disk_lag import NO_LAG, DiskLag, DurableProgress, PageLag
 from broker.watchdogs.freed_memory import FreedMemory
 from broker.watchdogs.full_collections import COLLECTIONS
 from broker.watchdogs.process_pauses import ProcessPauses, page_faults
@@ -134,6 +134,7 @@ class Watchdogs:
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
         self._page_lag = PageLag(lambda: controller().unapplied, self._now)
         self._progress = DurableProgress()
+        self._full_at = 0.0  # when a write was last seen to wait for space
         self.pauses = ProcessPauses(BEAT_S, node.config.lease_ms / 1000)
         self.hang = HangWatchdog(hang_s)
         self.memory = FreedMemory()
@@ -210,17 +211,24 @@ class Watchdogs:
         if not full and self.resources.wants_checkpoint(self._controller(), now):
             self._persister().request_checkpoint()
         leave = self.resources.must_leave(self._controller(), now)
-        # A write that waits for space is not late: no member leaves for it if none could continue.
         stuck_s = self._progress.look(self._controller().primary, now)
         if self._controller().unapplied.held_back:
             stuck_s = 0.0  # the others wait for this member: it is the late one
-        pages = self._page_lag.look()
-        late = "" if full else self.disk.look(self._disk_lag(), now, stuck_s, pages)
+        late = self.disk.look(self._commit_lag(full, now), now, stuck_s, self._page_lag.look())
         self._log.report(self.alarms)
         if leave:
             self._stop(Exit.FULL, leave)
         elif late:
             self._stop(Exit.LATE_DISK, late)
+
+    def _commit_lag(self, full: str, now: float) -> CommitLag:
+        """Return how far the disk is behind. A write that waits for space is not late: no member
+        leaves for it if none could continue. What waited behind it counts from then on."""
+        if full:
+            self._full_at = now
+            return NO_LAG
+        lag = self._disk_lag()
+        return lag._replace(since=max(lag.since, self._full_at))
 
     @property
     def alarms(self) -> dict[str, str]:
