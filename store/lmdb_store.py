@@ -265,8 +265,7 @@ class LmdbStore:
 
     def size_bytes(self) -> int:
         """Bytes of the file that are in use."""
-        self._raise_if_failed()
-        with self._gate.reading():
+        with self._mapped():
             return int(self._env.info()["last_pgno"] + 1) * int(self._env.stat()["psize"])
 
     def misplaced(self) -> str:
@@ -275,8 +274,7 @@ class LmdbStore:
 
     def reusable_bytes(self) -> int:
         """Bytes in the used part of the file that no longer hold data."""
-        self._raise_if_failed()
-        with self._gate.reading():
+        with self._mapped():
             tree = self._env.stat()
             last, page = int(self._env.info()["last_pgno"]), int(tree["psize"])
         held = int(tree["branch_pages"]) + int(tree["leaf_pages"]) + int(tree["overflow_pages"])
@@ -292,9 +290,9 @@ class LmdbStore:
             self._end_journal()
             self._journal.close()
             with self._gate.exclusive():  # a reader crashes it as well
+                if self._failure is None:
+                    self._failure = StoreFailed(f"{self._where}: the store is closed")
                 self._env.close()
-            if self._failure is None:
-                self._failure = StoreFailed(f"{self._where}: the store is closed")
         self._lock.release()
 
     # -- writing ---------------------------------------------------------------------------------
@@ -422,13 +420,20 @@ class LmdbStore:
     # -- reading ---------------------------------------------------------------------------------
 
     @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        """Keep the map in place. A store may be closed while this waits: raises StoreFailed."""
+        with self._gate.reading():
+            self._raise_if_failed()
+            yield
+
+    @contextmanager
     def _reading(self) -> Iterator[lmdb.Transaction]:
         """A read transaction, begun only if the file system accepts a write.
 
         Beginning one writes to the map of LMDB's lock file with the interpreter's lock held: on a
         hanging file system every thread would hang with this one.
         """
-        with self._gate.reading():
+        with self._mapped():
             self._lock.touch()
             with self._env.begin() as txn:
                 yield txn

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,53 @@ def meddle(path: Path, change: Callable[[lmdb.Transaction], object]) -> None:
     """Change the file behind the store's back."""
     with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
         change(txn)
+
+
+class ReaderComes:
+    """An environment into which a thread wants to look at the moment at which it is closed."""
+
+    def __init__(self, store: LmdbStore, look: Callable[[], object]) -> None:
+        self._env, self._look, self._enter = store._env, look, store._gate.reading
+        self._came = threading.Event()
+        self.met: list[BaseException] = []
+        self.thread = threading.Thread(target=self._run)
+        vars(store).update(_env=self)
+        vars(store._gate).update(reading=self._reading)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._env, name)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        if threading.current_thread() is self.thread:
+            self._came.set()
+        return self._enter()
+
+    def _run(self) -> None:
+        try:
+            self._look()
+        except Exception as error:
+            self.met.append(error)
+        finally:
+            self._came.set()
+
+    def close(self) -> None:
+        if self.thread.ident is None:
+            self.thread.start()
+            self._came.wait()
+        self._env.close()
+
+
+@pytest.mark.parametrize("what", ["size_bytes", "reusable_bytes", "log_begins"])
+def test_who_reads_while_it_is_closed_is_told_so(tmp_path: Path, what: str) -> None:
+    """A received state takes the place of a store that others read. What watches the disk met an
+    error of LMDB at that moment, and ended: no alarm about space or memory came any more."""
+    filled(tmp_path)
+    store = LmdbStore(tmp_path)
+    reader = ReaderComes(store, lambda: getattr(store, what)())
+    store.close()
+    reader.thread.join()
+    (error,) = reader.met
+    assert isinstance(error, StoreFailed), repr(error)
 
 
 def value_of(txn: lmdb.Transaction, key: bytes) -> bytes:
