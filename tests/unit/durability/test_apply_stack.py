@@ -142,6 +142,7 @@ def test_a_page_that_another_reader_took_is_asked_for_again() -> None:
     while not disk.stack.ready:
         disk.answer()
     assert block.found() is not None
+    assert disk.stack.ready, "nobody reads it for this command now: it must ask itself"
     while not disk.stack.resume():
         while not disk.stack.ready:
             disk.answer()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from broker.divergence.digest_vote import Value
 from broker.machine.commands import DIGEST, DigestClaim
 from broker.machine.machine import Machine
+from broker.replication.chain import History
 from broker.replication.controller import DIGEST_INTERVAL, Controller
 from broker.replication.replica import Replica
+from broker.replication.unapplied import CatchUp
 from tests.support.scripted_views import Bus, formed, hello, publish, same_everywhere
+from vsync.primary.events import Ordered, Transfer
+from vsync.types import Member, RingId
 
 
 def waiting() -> Bus:
@@ -48,6 +52,19 @@ def test_a_state_from_among_what_was_kept_is_followed_by_what_comes_behind_it() 
     bus.run("a b c")
     assert core.primary.has_caught_up
     same_everywhere(bus, "a b c")
+
+
+def test_once_what_it_kept_was_met_none_of_it_is_given_up() -> None:
+    """The tail leads past what is given up before that, and ends there: nothing leads past this."""
+    kept = CatchUp(Transfer(Member("a", 1, "a:1"), 1, 0, bytes(16)), held_bytes_max=1000)
+    assert kept.meet(History(order=bytes(16))) == []
+    place = 1, RingId(1, "a", 1)
+    items = [Ordered(*place, n, Member("a", 1, "a:1"), bytes(100)) for n in range(30)]
+    for item in items:
+        kept.hold(item)
+    assert [kept.take() for _ in items] == items
+    assert kept.level
+    assert not kept.counters["given_up"]
 
 
 def test_who_has_met_what_it_kept_asks_for_no_other_state() -> None:
