@@ -62,8 +62,7 @@ def imports_of(source: str, known: Collection[str]) -> set[str]:
     """The known modules that a source imports.
 
     The package of an imported module does not count: its `__init__` runs first, but no name of it
-    is
-    used.
+    is used.
     """
     found: set[str] = set()
     for node in statements(ast.parse(source)):

@@ -40,8 +40,7 @@ def example(members: int, hours: int, *, broken: bool = False, epochs: int = 5) 
     """Return the report of a cluster whose second member was killed and came back late.
 
     The last member lags for a while.  `epochs` is the number of changes of the primary, mostly
-    within a
-    short time, as on a flapping network.
+    within a short time, as on a flapping network.
     """
     chance = random.Random(members * hours)
     end = BEGIN_US + hours * HOUR_US

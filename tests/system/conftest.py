@@ -39,9 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ignore the sockets that client libraries leave open.
 
     pika and others leave one open when a broker dies or refuses at the wrong moment; the warning
-    comes
-    when it is collected, and would fail whichever test runs then.  The product's own sockets are in
-    other processes here.
+    comes when it is collected, and would fail whichever test runs then.  The product's own sockets
+    are in other processes here.
     """
     forgotten = pytest.mark.filterwarnings("ignore:unclosed <(ssl|socket)[.]:ResourceWarning")
     for item in items:

@@ -70,8 +70,7 @@ class Users:
 
 def patiently(work: Callable[[], object]) -> None:
     """Repeat until it succeeds: on a stalling machine an answer may take longer than the five
-    seconds
-    after which it counts as a refusal."""
+    seconds after which it counts as a refusal."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

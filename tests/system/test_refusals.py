@@ -19,8 +19,7 @@ def qpidd(*arguments: str) -> tuple[int, str]:
     """Start a broker that should refuse; return its exit code and stderr.
 
     Ports derived from ``--port`` may lie in the range of outgoing connections and be taken.  So
-    there
-    is no management API, and a test that names a cluster names its ring's port.
+    there is no management API, and a test that names a cluster names its ring's port.
     """
     ended = subprocess.run(
         [*command("qpidd"), "--log-level", "warning", "--management-port", "off", *arguments],

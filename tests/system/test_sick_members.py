@@ -460,8 +460,7 @@ def test_unreadable_pages_change_no_view_until_their_member_leaves(
     two_of_three: LocalCluster,
 ) -> None:
     """It cannot apply what needs the pages, but passes the token; then it leaves as for any stuck
-    disk.
-    docs/decisions/0060-applying-waits-for-the-disk.md."""
+    disk.  docs/decisions/0060-applying-waits-for-the-disk.md."""
     frozen, other = two_of_three[2], two_of_three[0]
 
     def views() -> int:

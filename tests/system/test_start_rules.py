@@ -80,8 +80,7 @@ def test_the_manuals_backup_commands_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_minority_is_told_the_command_that_helps(tmp_path: Path, *, emptied: bool) -> None:
     """The command runs exactly as printed, and the survivor's data are there.  The same holds where
-    the
-    others are back with empty disks: they are no majority, and nobody fills them."""
+    the others are back with empty disks: they are no majority, and nobody fills them."""
     with running_cluster(tmp_path) as cluster:
         publish(channel_of(cluster[0]), 1, 20)
         for member in cluster.members:

@@ -1,6 +1,5 @@
 """Programs on third-party clients that publish numbers with confirms, consume them, and fail over
-as
-the libraries' manuals say; a number whose publish failed is published again."""
+as the libraries' manuals say; a number whose publish failed is published again."""
 
 from __future__ import annotations
 

@@ -171,8 +171,7 @@ def process(
 
 def told(running: subprocess.Popen[str], numbers: Numbers, places: dict[str, int]) -> None:
     """Read a program's output until it ends: numbers, and the ports of its connections; tell it to
-    stop
-    publishing when there is enough."""
+    stop publishing when there is enough."""
     assert running.stdout is not None
     assert running.stdin is not None
     with running.stdout as lines:

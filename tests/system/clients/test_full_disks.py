@@ -127,8 +127,7 @@ def publish_until_blocked(cluster: LocalCluster) -> int:
 
 def end_badly(member: BrokerProcess, disk: SmallDisk) -> None:
     """Let the store of a stopped member own so much of its disk that the next step of its file, at
-    the
-    next start, would take all free space."""
+    the next start, would take all free space."""
     left, path = disk.free_bytes(), member.data_dir / "store"
     disk.relieve()
     store = LmdbStore(path)
@@ -170,8 +169,7 @@ def test_full_disks_of_all_members_are_drained(tmp_path: Path) -> None:
 
 def test_a_member_that_cannot_write_leaves_and_returns(tmp_path: Path) -> None:
     """G21.  Its disk alone is full, even the reserve: it ends with code 72, again at the start on
-    the
-    full disk, and no longer once there is space."""
+    the full disk, and no longer once there is space."""
     with mounted([tmp_path / "broker-3"]) as (disk,), running_cluster(tmp_path) as cluster:
         small = cluster[2]
         with admitted(lambda: connect(cluster[0])) as connection:

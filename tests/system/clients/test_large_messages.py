@@ -49,9 +49,8 @@ def test_a_large_message_beside_small_ones(tmp_path: Path) -> None:
 
 def served(step: Callable[[], T]) -> T:
     """The result of a client that reconnects if its member had to leave (G7): on a machine that
-    gives
-    the member no processor for longer than the token timeout that happens, and is not the subject
-    here."""
+    gives the member no processor for longer than the token timeout that happens, and is not the
+    subject here."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -1,6 +1,5 @@
 """G30: last-value queues at real members, whichever dies: each key has its newest value, and a
-value
-is only lost to a newer one.  G32, G34: message groups, whose holder dies with its member."""
+value is only lost to a newer one.  G32, G34: message groups, whose holder dies with its member."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ PREFETCH = 100
 
 def publish(cluster: LocalCluster, member: int, first: int, count: int) -> None:
     """Publish these messages, all confirmed; every second one is transient, every fifth has a
-    filter
-    value."""
+    filter value."""
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
         channel.queue_declare("log", durable=True, arguments=STREAM)

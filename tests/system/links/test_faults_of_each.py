@@ -62,8 +62,7 @@ Look = Callable[[BrokerProcess], dict[str, object]]
 
 class Publisher:
     """Publishes numbers to an exchange or queue of one broker, each when the one before is
-    confirmed; an
-    unconfirmed number is not sent again."""
+    confirmed; an unconfirmed number is not sent again."""
 
     def __init__(self, broker: BrokerProcess, exchange_name: str, key: str) -> None:
         self.confirmed: list[int] = []
@@ -144,8 +143,7 @@ class Clusters:
 
                 def has_left() -> bool:
                     """Take the reserve that it gives up, too; links are blocked, so something else
-                    must be
-                    written."""
+                    must be written."""
                     disk.fill()
                     writer.queue_declare("written", durable=True)
                     writer.queue_delete("written")
@@ -219,8 +217,7 @@ def test_a_link_of_federation(troubled: Clusters, which: str, fault: str) -> Non
 @cases(("runner", "stop"), ("upstream", "disk full"))
 def test_a_shovel(troubled: Clusters, which: str, fault: str) -> None:
     """G24.  Messages under way when a stalled member's link broke arrive when that member returns
-    them:
-    later ones may arrive before."""
+    them: later ones may arrive before."""
     near, far = troubled.near, troubled.far
     queue = f"shovelled-{which}"
     publish(far[0], queue, ())

@@ -138,8 +138,7 @@ def test_a_network_that_goes_silent_keeps_the_order(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     """G27: the silence tells neither side that the link is gone, so the upstream waits for the
-    previous
-    consumer, and gives the next one nothing until it has that one's messages back."""
+    previous consumer, and gives the next one nothing until it has that one's messages back."""
     near, far = clusters
     count = 6000
     with Relay(["nobody:1", str(far[0].address)], 1) as relay:

@@ -49,8 +49,7 @@ def test_a_replica_equals_its_source_whichever_member_dies(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
     """G35: messages unacknowledged there are here, settled ones are not, in the source's order,
-    across
-    the death of the copying member and of the source."""
+    across the death of the copying member and of the source."""
     near, far = clusters
     publish(far[0], "orders", range(300))
     with channel(far[0]) as consumer:

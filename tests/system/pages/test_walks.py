@@ -68,8 +68,7 @@ def walk(
     """Start the brokers of each block once those before serve, and run the other blocks.
 
     The last command, if it only reads, may be repeated until it prints the `last` line: a member
-    that
-    has just become active recovers for a moment, while it already serves clients.
+    that has just become active recovers for a moment, while it already serves clients.
     """
     brokers = list[int]()
     try:

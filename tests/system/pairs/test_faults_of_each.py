@@ -155,8 +155,7 @@ def test_full_disk(tmp_path: Path, mode: str, victim: int, record_property: Reco
 @ROLES
 def test_hanging_disk(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
     """G28.  None of its writes ends: it leaves with code 81, the other one continues, and it
-    returns
-    when its disk works again."""
+    returns when its disk works again."""
     with pair(tmp_path, mode, disk_lag_max="3") as cluster:
         member, other = cluster[victim], cluster[1 - victim]
         other.start()

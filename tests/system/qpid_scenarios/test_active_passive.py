@@ -134,8 +134,7 @@ def refusal_of(member: BrokerProcess, **properties: object) -> str:
 
 def test_failover_python(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """A backup refuses clients and names the active member, but admits administrators; clients find
-    the
-    active member, and the next one after it was killed (G25, G8).
+    the active member, and the next one after it was killed (G25, G8).
     """
     with ha_cluster(tmp_path) as cluster:
         active = active_of(cluster)
@@ -308,8 +307,7 @@ def one_active_at_a_time(cluster: LocalCluster) -> list[str]:
 
 def test_backup_failover(tmp_path: Path) -> None:
     """By hand, as a resource manager does it: no member is active until one is promoted; while one
-    is,
-    no other is promoted; once it is gone, a ready backup is (G25).
+    is, no other is promoted; once it is gone, a ready backup is (G25).
     """
     with ha_cluster(tmp_path, ha_promotion="manual") as cluster:
         first, second, third = cluster.members
@@ -381,8 +379,7 @@ def test_a_drained_active_member_hands_over(tmp_path: Path) -> None:
 
 def test_members_are_drained_one_after_the_other(tmp_path: Path) -> None:
     """Maintenance of all: each drained member hands over, including the first that is active again,
-    and
-    publishers lose nothing (G25, G8).
+    and publishers lose nothing (G25, G8).
     """
     with ha_cluster(tmp_path) as cluster:
         held = [active_of(cluster)]

@@ -79,10 +79,9 @@ class Listener:
 
 def test_amqfailover_visible(tmp_path: Path) -> None:
     """A client that binds a queue to amq.failover gets the members' addresses at once, and again
-    when
-    one dies and when it is back, even if that one publishes for all; so does a client that binds
-    later.
-    testConnectionKnownHosts: by this exchange, as AMQP 0-9-1 reserves the field of open-ok.
+    when one dies and when it is back, even if that one publishes for all; so does a client that
+    binds later.  testConnectionKnownHosts: by this exchange, as AMQP 0-9-1 reserves the field of
+    open-ok.
     """
     with (
         LocalCluster(tmp_path, 3, management=True) as cluster, clients_of(cluster) as clients
@@ -127,8 +126,7 @@ def test_persistent_restart(tmp_path: Path) -> None:
     """One of three is killed and returns; then all are stopped with `-k` and started (G8).
 
     restart_clean: they start one by one.  testConnectionKnownHosts on the way: each member lists
-    the
-    members that are there, after each death and join.
+    the members that are there, after each death and join.
     """
     with running_cluster(tmp_path) as cluster, clients_of(cluster) as clients:
         everywhere = {url_of(member) for member in cluster.members}
@@ -243,8 +241,7 @@ def test_two_of_four_die_at_once_and_then_a_client_errs(tmp_path: Path) -> None:
     """The error is the client's alone: its channel ends, and the cluster continues (G4, G7).
 
     ClusterFailover.cpp on the way: the exclusive queue of a client whose member died may be
-    declared
-    again, by a client of another member.
+    declared again, by a client of another member.
     """
     tie_breaker = {"cluster-auto-tie-breaker": "lowest"}
     with (

@@ -48,8 +48,7 @@ def around_a_failover(scenario: Callable[[Clients], Parts]) -> Callable[[Clients
 @around_a_failover
 def replication(active: Clients) -> Parts:
     """Queues, exchanges, bindings, messages; removals of each; before the backup stopped, while it
-    was
-    away, and some of both."""
+    was away, and some of both."""
     channel = active.channel()
     for exchange in ("kept-x", "gone-x", "late-gone-x"):
         channel.exchange_declare(exchange, "topic", durable=True)
@@ -80,8 +79,7 @@ def replication(active: Clients) -> Parts:
 @around_a_failover
 def missed_recreate(active: Clients) -> Parts:
     """A queue is deleted and declared again while the backup is away: its old messages do not
-    return
-    (catchup_store: the backup's own store still has them)."""
+    return (catchup_store: the backup's own store still has them)."""
     channel = active.channel()
     channel.queue_declare("anew", durable=True)
     send(channel, "anew", b"old 1", b"old 2")
@@ -177,8 +175,7 @@ def backup_acquired(active: Clients) -> Parts:
 @around_a_failover
 def exclusive_queue(active: Clients) -> Parts:
     """auto_delete_exclusive, auto_delete_failover: queues of a connection end with it, an
-    auto-delete
-    queue ends with its last consumer; one that never had a consumer stays."""
+    auto-delete queue ends with its last consumer; one that never had a consumer stays."""
     channel = active.channel()
     channel.queue_declare("mine", exclusive=True, durable=True)
     channel.queue_declare("for-a-while", auto_delete=True, durable=True)
@@ -237,8 +234,7 @@ def expired(active: Clients) -> Parts:
 @around_a_failover
 def tx_simple_commit(active: Clients) -> Parts:
     """tx_simple_rollback, tx_simple_failover: committed messages are there; those rolled back, or
-    open
-    when the active member died, are not."""
+    open when the active member died, are not."""
     outside, inside = active.channel(), active.channel(confirms=False)
     outside.queue_declare("transacted", durable=True)
     outside.queue_declare("taken", durable=True)
@@ -263,8 +259,7 @@ def tx_simple_commit(active: Clients) -> Parts:
 @around_a_failover
 def resource_limit_bug(active: Clients) -> Parts:
     """A limit that refuses a publish at the active member is no fault of a backup; refused messages
-    are
-    nowhere."""
+    are nowhere."""
     channel = active.channel()
     arguments = {"x-max-length": 2, "x-overflow": "reject-publish"}
     channel.queue_declare("full", durable=True, arguments=arguments)
@@ -340,10 +335,8 @@ def test_around_a_failover(failed_over: dict[str, Parts], name: str) -> None:
 
 def test_stalled_backup(tmp_path: Path) -> None:
     """A stalled backup delays no client for longer than a view change; empty_backup_failover:
-    members
-    without any queue choose an active one, and the next one when it is killed; broker_info: all
-    report
-    the same about the cluster."""
+    members without any queue choose an active one, and the next one when it is killed; broker_info:
+    all report the same about the cluster."""
     with ha_cluster(tmp_path) as cluster:
         first = active_of(cluster)
         first.kill()

@@ -1,6 +1,5 @@
 """Clients at every broker of a mode with one active broker: how long none of them got a confirm,
-and
-whether the brokers' logs and the clients' histories are consistent.
+and whether the brokers' logs and the clients' histories are consistent.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ Record = Callable[[str, object], None]
 
 class Clients:
     """One client for each broker, which stays with it until `end`: it publishes with confirms and
-    takes
-    back one message of four.  So a client that hangs at a stalled broker does not hide when the
-    next
-    broker begins to serve.
+    takes back one message of four.  So a client that hangs at a stalled broker does not hide when
+    the next broker begins to serve.
     """
 
     def __init__(self, brokers: Sequence[BrokerProcess], root: Path) -> None:

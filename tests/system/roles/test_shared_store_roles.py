@@ -184,8 +184,7 @@ def test_a_broker(
 @pytest.mark.parametrize("which", ["leader", "waiting"])
 def test_a_full_disk(tmp_path: Path, which: str, lock: str) -> None:
     """G21, G8: all have the same disk.  A leader continues when there is space; a waiting broker
-    does
-    not take over without space for a copy, says so, and changes nothing."""
+    does not take over without space for a copy, says so, and changes nothing."""
     with a_store(tmp_path, lock, "disk full") as hard:
         sharing = hard.sharing
         leader = sharing.leader()

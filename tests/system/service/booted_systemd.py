@@ -119,8 +119,7 @@ def _control_groups() -> Path | None:
 @contextlib.contextmanager
 def booted(scratch: Path) -> Iterator[Booted]:
     """A booted systemd, with the sample unit and the account that it names; skips the test where
-    none
-    can be booted."""
+    none can be booted."""
     if lacking := why_not():
         pytest.skip(f"no systemd of its own: {lacking}")
     groups = _control_groups()

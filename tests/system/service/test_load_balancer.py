@@ -49,8 +49,7 @@ def balanced(cluster: LocalCluster, root: Path) -> Iterator[pika.ConnectionParam
     """A balancer before these members, and the parameters with which a client connects through it.
 
     It has checked each member until its health is full: before that it takes a member down at the
-    first
-    failed check, which may fall into a view change.
+    first failed check, which may fall into a view change.
     """
     (port,) = free_ports(1)
     config, door = root / "haproxy.cfg", root / "door"

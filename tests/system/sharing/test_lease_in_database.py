@@ -91,8 +91,7 @@ def test_leaders_are_killed_and_stopped(sharing: InDatabase) -> None:
 
 def test_an_unreachable_database_stops_all_and_loses_nothing(sharing: InDatabase) -> None:
     """A short restart is tolerated.  During a long absence no client gets a reply and the leader
-    ends,
-    so that its clients look for another; when the database is back, one leads."""
+    ends, so that its clients look for another; when the database is back, one leads."""
     publisher = Publisher(sharing)
     publisher.start()
     publisher.wait_for_more(50)

@@ -204,8 +204,7 @@ def settle(channel: BlockingChannel, count: int) -> set[int]:
 
 def check(sharing: Sharing, publisher: Publisher, settled: set[int], terms: int) -> None:
     """No confirmed message is lost, no settled one returns, none is there twice; the logs name at
-    least
-    this many leaders."""
+    least this many leaders."""
     left = drain(sharing.leader())
     assert len(left) == len(set(left))
     assert not settled & set(left)
@@ -241,8 +240,7 @@ def test_a_stopped_leader_returns_and_does_no_harm(
     sharing: Sharing, record_property: Callable[[str, object], None]
 ) -> None:
     """G7, G8, G38: SIGSTOP under load, SIGCONT when another one serves: it confirms nothing, and
-    ends
-    with the code on which it is restarted; its successor's store is whole."""
+    ends with the code on which it is restarted; its successor's store is whole."""
     sharing.start()
     publisher = Publisher(sharing)
     publisher.start()

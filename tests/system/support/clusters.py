@@ -48,16 +48,13 @@ def admitted(connect: Callable[[], Opened], seconds: float = ADMITTED_SECONDS) -
 
     A view change is no fault: whenever the machine gives a member no processor for longer than the
     token timeout, the others form a ring without it.  A client that connects meanwhile waits, but
-    not
-    without limit: then it gets 320, so that it retries there or elsewhere; so does a client of an
-    excluded member before that is back (G7, G15).  A test that is not about refusals does as every
-    client should.
+    not without limit: then it gets 320, so that it retries there or elsewhere; so does a client of
+    an excluded member before that is back (G7, G15).  A test that is not about refusals does as
+    every client should.
 
     Raises what `connect` raises: at once if that is neither 320 nor a refused connection, and the
-    last
-    error after `seconds`, so that a permanent refusal is never hidden.  `connect` must have no
-    effect
-    that a second call would repeat.
+    last error after `seconds`, so that a permanent refusal is never hidden.  `connect` must have no
+    effect that a second call would repeat.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -72,8 +69,7 @@ def admitted(connect: Callable[[], Opened], seconds: float = ADMITTED_SECONDS) -
 
 def role_told(member: BrokerProcess) -> dict[str, Json]:
     """Return what `qpid-ha status --json` prints for a member, without a process for each question;
-    {}
-    if it does not answer.
+    {} if it does not answer.
     """
     try:
         return role_of(parse_target(str(member.address), ASKED_SECONDS))

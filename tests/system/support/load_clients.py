@@ -35,8 +35,7 @@ REST_S = 120.0
 """How long remaining messages may take to arrive, whatever happens to the connections."""
 TROUBLE = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
 """The errors of a broker that is absent or becomes so; pika's time limit of a handshake is not
-among
-its other errors."""
+among its other errors."""
 
 
 class Patience:
@@ -225,8 +224,7 @@ def take_the_rest(broker: Address, histories: Path, received: set[int]) -> None:
     """Take the remaining messages, as one more client with a history.
 
     A member that was away joins once more, and closes its connections then.  Raises the error of
-    the
-    last connection when the time is up.
+    the last connection when the time is up.
     """
     until = time.monotonic() + REST_S
     with contextlib.closing(history(histories, "last")) as mine:

@@ -160,8 +160,7 @@ class Window:
     """A port on this side that leads to the client port on the loopback of a namespace.
 
     A socket stays where it was created: the listening socket is created here, and the window's
-    thread
-    dials from inside the namespace, which it has entered.
+    thread dials from inside the namespace, which it has entered.
     """
 
     def __init__(self, space: str) -> None:

@@ -1,6 +1,5 @@
 """A PostgreSQL server for one test: in its own directory, at a Unix socket there, and also at a
-port
-of this machine if a relay must come between."""
+port of this machine if a relay must come between."""
 
 from __future__ import annotations
 

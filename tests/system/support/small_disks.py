@@ -131,8 +131,7 @@ class SmallDisk:
 @contextlib.contextmanager
 def mounted(paths: Sequence[Path], size_mib: int = 64) -> Iterator[list[SmallDisk]]:
     """A disk at each of the paths, which are empty directories or do not exist; skips the test if
-    disks
-    cannot be made."""
+    disks cannot be made."""
     if paths and (lacking := why_not()):
         pytest.skip(f"no disks of their own: {lacking}")
     disks: list[SmallDisk] = []

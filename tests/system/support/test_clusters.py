@@ -119,8 +119,7 @@ def test_a_load_leaves_a_member_that_does_not_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All publishers of a load may happen to be at the member that was cut off, which is alive but
-    sends
-    nothing."""
+    sends nothing."""
     monkeypatch.setattr("tests.system.support.load_clients.SILENCE_S", 0.3)
     with ToyCluster(3) as toy:
         toy.silent = {0, 1, 2}

@@ -144,8 +144,7 @@ def _collector_as_it_was() -> Iterator[None]:
     """Restore the garbage collector, which a member sets for the rest of its process.
 
     `tests/properties/test_backlog.py` collects twice: with a member's watch left installed, the
-    first
-    collection set its survivors aside if it took long, as on a slow machine.
+    first collection set its survivors aside if it took long, as on a slow machine.
     """
     watches, thresholds = list(gc.callbacks), gc.get_threshold()
     try:

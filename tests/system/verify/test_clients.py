@@ -143,8 +143,7 @@ def begin_with_a_full_queue(pair: ClientPair) -> None:
 
 def lose_what_is_held(pair: ClientPair) -> None:
     """When a connection breaks, an acked message is settled or returns; so does an unacked one.
-    With no
-    acks a message is settled as it is written.
+    With no acks a message is settled as it is written.
     """
     held = [
         message
@@ -508,8 +507,7 @@ def test_incomplete_logs() -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_a_message_of_several_receivers_is_judged_where_logs_reach(told: bool) -> None:
     """Simulated seed 8900001: a flag was lost on the way to a second client, before the end of the
-    logs;
-    with two receivers, neither was judged.
+    logs; with two receivers, neither was judged.
     """
     servers, clients = Servers(), Clients()
     pair = ClientPair("shared", servers, clients)

@@ -1,8 +1,7 @@
 """Generated corruptions of member logs: each field and each record of one log is changed.
 
 A finding must name the member or the place.  Corruptions that the check cannot find are in UNSEEN
-or
-PARTLY with the reason; the test fails if one is found after all, so that the list, which
+or PARTLY with the reason; the test fails if one is found after all, so that the list, which
 docs/reference/memberlog-blind-spots.md repeats, stays true.  A new field or kind of record is
 corrupted automatically; the test fails until the check finds that or the list has the reason.
 """

@@ -76,8 +76,7 @@ def corruptions() -> Iterator[tuple[str, ClientOp, Operator]]:
 @cache
 def found() -> frozenset[str]:
     """Return the corruptions that are found when one history has all of them, each with its own
-    pair of
-    clients.
+    pair of clients.
     """
     servers, clients = Servers(), Clients()
     truth(ClientPair("the truth", servers, clients))

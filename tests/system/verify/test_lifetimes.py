@@ -24,8 +24,7 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
     """b and c miss a primary; c also missed the end of the one before, and receives a state.
 
     The oracle's seed 215: the state that c received ends before the base of the primary that it
-    then
-    enters, because more of the missed primary's items were decided on the way into that one.
+    then enters, because more of the missed primary's items were decided on the way into that one.
     """
     maker = LogMaker()
     for incarnation in (A, B, C):

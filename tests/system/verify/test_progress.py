@@ -470,8 +470,7 @@ Lengths = dict[tuple[str, int], int]
 
 def history_of_views(views: int) -> tuple[LogMaker, list[Lengths]]:
     """Return a history in which c is lost at each second view and returns as a new incarnation; and
-    the
-    lengths of the logs after each view.
+    the lengths of the logs after each view.
     """
     maker, lengths = LogMaker(), []
     maker.start(A)

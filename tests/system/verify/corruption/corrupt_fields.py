@@ -115,8 +115,7 @@ class CorruptibleLogs:
 
     def corruptions(self) -> Iterator[FieldCorruption]:
         """Yield every corruption that an operator makes of any record of any incarnation; an
-        impossible
-        number once for each field.
+        impossible number once for each field.
         """
         beyond: set[str] = set()
         for incarnation, segments in self.logs.items():

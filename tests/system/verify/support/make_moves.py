@@ -212,8 +212,7 @@ def is_breached(records: list[Record]) -> bool:
     fault needs the others.
 
     A finding of a step is a breach at the end: `test_each_violation_is_named_where_it_is` shows
-    that
-    for each rule.
+    that for each rule.
     """
     read = read_back(records)
     replay = Replay()
