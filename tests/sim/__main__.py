@@ -31,7 +31,7 @@ LINES_ON_FAILURE = 60
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seed", type=int, help="replay one seed and tell what happened")
+    parser.add_argument("--seed", type=int, help="replay one seed and report on it")
     parser.add_argument("--seeds", help="run the seeds A-B")
     parser.add_argument("--count", type=int, help="run this many seeds, from --start")
     parser.add_argument("--start", type=int, default=1, help="first seed of --count")
@@ -39,36 +39,42 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print the whole trace")
     parser.add_argument("--frames", action="store_true", help="with --trace: frames as well")
     parser.add_argument("--last", type=int, default=LINES_ON_FAILURE, help="trace lines shown")
-    parser.add_argument("--without", default="", help="faults to leave out, by comma")
-    parser.add_argument("--only", default=None, help="the only faults to keep, by comma")
+    parser.add_argument("--without", default="", help="faults to leave out, separated by commas")
+    parser.add_argument("--only", default=None, help="the only faults to keep, separated by commas")
     parser.add_argument(
         "--stack", choices=(*STACKS, "mixed"), default="replica",
-        help="what stands on the ring: nothing, the primary layer over a toy log, real brokers,"
-        " brokers on a ring without frames that changes its view all the time, process groups;"
-        " mixed is replica with a broker on every third seed",
+        help="the layers above the ring: none, the primary layer over a toy log, real brokers,"
+        " brokers on a ring without frames whose view changes all the time, process groups;"
+        " mixed is replica, with brokers on every third seed",
     )  # fmt: skip
     parser.add_argument("--ring-only", action="store_true", help="the same as --stack ring")
-    parser.add_argument("--coverage", action="store_true", help="show which fault met which stage")
-    parser.add_argument("--shrink", type=int, metavar="SEED", help="find what its failure takes")
     parser.add_argument(
-        "--to", type=Path, default=None, help="with --shrink: write it to this file"
+        "--coverage", action="store_true", help="show which faults hit members in which stages"
     )
     parser.add_argument(
-        "--budget", type=float, default=300.0, help="with --shrink: seconds at most"
+        "--shrink", type=int, metavar="SEED", help="find the smallest scenario that still fails"
+    )
+    parser.add_argument(
+        "--to", type=Path, default=None, help="with --shrink: write the scenario to this file"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=300.0, help="with --shrink: time limit in seconds"
     )
     parser.add_argument("--replay", type=Path, default=None, help="run a file that --shrink wrote")
-    parser.add_argument("--gate", type=int, metavar="SEEDS", help="what CI runs: all stacks, fixed"
-                        " and fresh seeds until so many count, a fifth of them twice")  # fmt: skip
+    parser.add_argument("--gate", type=int, metavar="SEEDS", help="the run of CI: all stacks, fixed"
+                        " and fresh seeds until so many count, a fifth run twice")  # fmt: skip
     parser.add_argument("--again-by", default=sys.executable, metavar="PYTHON", help="with --gate: "
-                        "another interpreter, for the second time")  # fmt: skip
-    parser.add_argument("--soak", type=float, metavar="HOURS", help="fresh seeds for so long")
+                        "another interpreter for the repeated seeds")  # fmt: skip
+    parser.add_argument("--soak", type=float, metavar="HOURS", help="run fresh seeds for this long")
     parser.add_argument("--ledger", type=Path, default=Path("soak.jsonl"), help="of --soak")
-    parser.add_argument("--verbose", action="store_true", help="with --gate: a line for each seed")
+    parser.add_argument(
+        "--verbose", action="store_true", help="with --gate: print a line for each seed"
+    )
     parser.add_argument("--memberlog", default=None, help="write member logs into this directory")
     parser.add_argument(
         "--ringtrace", default=None, help="write traces for tools.commands.ringtrace there"
     )
-    parser.add_argument("--faults", action="store_true", help="list the faults that there are")
+    parser.add_argument("--faults", action="store_true", help="list all faults")
     return parser.parse_args(arguments)
 
 
@@ -81,7 +87,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def tell(result: Result, arguments: argparse.Namespace) -> None:
-    """Everything about one run."""
+    """Print everything about one run."""
     print(result.plan.describe())
     if arguments.trace or arguments.frames:
         print("\n".join(result.trace.lines()))
@@ -132,7 +138,7 @@ def main(raw: list[str]) -> int:
 
 
 def shrink_seed(arguments: argparse.Namespace) -> int:
-    """Print the smallest scenario that still fails, and how to run it."""
+    """Print the smallest scenario that still fails, and the command that runs it."""
     shrinker = shrink.Shrinker(arguments.budget, lambda text: print(text, flush=True))
     found = shrinker.shrink(arguments.shrink, arguments.stack)
     if found is None:
@@ -156,7 +162,7 @@ def seeds_of(arguments: argparse.Namespace) -> Iterable[int]:
 
 
 def many(seeds: Iterable[int], options: Options, arguments: argparse.Namespace) -> int:
-    """One line a seed, the tail of the trace for a failing one, and a summary."""
+    """Print one line a seed, the tail of the trace for a failing one, and a summary."""
     summary = Summary()
     work = [(seed, options, arguments.stack, arguments.last) for seed in seeds]
     if arguments.jobs > 1:

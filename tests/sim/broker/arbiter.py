@@ -1,4 +1,4 @@
-"""One incarnation of the real arbiter in virtual time: its record's file is simulated."""
+"""One incarnation of the real arbiter in virtual time; the file of its record is simulated."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class ArbiterRing:
         upper.tap.core.set_mark(mark, upper.world.now)
 
     def expect_mark(self, mark: int) -> None:
-        """Its file is no disk that the token waits for."""
+        """The token does not wait for its file."""
 
 
 class SimArbiter:
-    """An `Upper` of the simulator; process (`arbiter.ArbiterShell`) of an arbiter."""
+    """An `Upper` of the simulator, and the process of an arbiter (`arbiter.ArbiterShell`)."""
 
     def __init__(self, stack: BrokerStack, member: SimMember, tap: Tap) -> None:
         self.stack, self.member, self.tap, self.world = stack, member, tap, member.world
@@ -73,7 +73,7 @@ class SimArbiter:
 
     @property
     def record(self) -> ArbiterRecord:
-        """What its file holds."""
+        """The contents of its file."""
         return self.stack.records[self.member.name]
 
     @property
@@ -144,7 +144,7 @@ class SimArbiter:
         self.stack.judge.broken("G0", f"{self.member.name} stops: {reason}")
 
     def _leave(self) -> None:
-        """Its options are not the voters' rule; the operator starts it again with the others."""
+        """Its options are not the voters' rule; the operator restarts it with the right ones."""
         if not self.dead:
             self.member.leave(self.world.plan.token_timeout_ms / 1000.0)
 

@@ -1,8 +1,8 @@
-"""Audit of a run: its surviving history is executed once more, with everything observed.
+"""Audit of a run: its surviving history is executed once more, under full observation.
 
-All channels count as local, so every effect of every member comes out; before each command it is
-noted which messages it settles.  G11, G12 and G13 are judged on the whole, then each client's
-memory is compared with it, and each confirmed message is looked for.
+All channels count as local, so every effect of every member appears; before each command it is
+recorded which messages the command settles.  G11, G12 and G13 are judged on the whole, then each
+client's memory is compared with it, and each confirmed message is looked up.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ INVARIANTS_EVERY = 100
 
 
 class Witness:
-    """What the run over the surviving history showed."""
+    """The observations from the execution of the surviving history."""
 
     def __init__(self, judge: BrokerJudge) -> None:
         self.judge = judge
         self.settled: dict[Copy, int] = {}  # position of the settlement
-        self.rejected: set[Copy] = set()  # of these: they went on as dead letters
+        self.rejected: set[Copy] = set()  # of these: they became dead letters
         self.delivered: dict[Copy, int] = {}  # position of the last delivery
         self.deliveries: dict[Place, DeliverEffect] = {}
         self.published: dict[int, int] = {}  # connection -> highest number applied
@@ -60,7 +60,7 @@ class Witness:
         self.repeated: dict[MessageId, set[int]] = {}  # where it was answered again
         self.unroutable: dict[MessageId, set[int]] = {}  # where it reached no queue
         self.colds: list[int] = []
-        self.delayed: set[MessageId] = set()  # they come in another order
+        self.delayed: set[MessageId] = set()  # they arrive in another order
         self.replaced: set[MessageId] = set()  # by a newer one of its key
         self._latest: dict[object, MessageId] = {}  # by key
         # Who got the last message of each group that stays with its consumer.
@@ -71,11 +71,11 @@ class Witness:
         self.moved = MoveWitness(judge.broken, self._count)
         self.deals = DealWitness(judge.broken, self._count, self.settled)
         self._parts: dict[tuple[object, ...], bytes] = {}  # of bodies, by connection and channel
-        # By connection and tag of who browses: what it was shown, and the last of each publisher.
+        # By connection and tag of a browser: what it was shown, and the last of each publisher.
         self._seen: dict[tuple[int, str], dict[MessageId, int]] = {}
 
     def settles(self, machine: Machine, session: int, command: Command) -> list[Copy]:
-        """The copies that leave for good by this command."""
+        """The copies that this command removes for good."""
         kind = command[0]
         held: list[Held] = []
         if kind in (ACK, NACK, SENT):
@@ -90,11 +90,11 @@ class Witness:
         return [
             (queue.name, message_id(message[BODY]))
             for queue, _, message, _, _ in held
-            if message[NUMBER]  # else it was read, and is there still
+            if message[NUMBER]  # otherwise it was read, and is still there
         ]
 
     def whole(self, command: Command) -> Command:
-        """A publish with all of its body, of which parts may have come before."""
+        """A publish with its whole body, parts of which may have come before."""
         kind, where = command[0], command[1:3]
         if kind == BODY_PART:
             self._parts[where] = self._parts.get(where, b"") + command[3]  # type: ignore[misc, operator]
@@ -119,7 +119,8 @@ class Witness:
         elif kind == PUBLISH and outcome in (OK, UNROUTABLE):
             conn, number = message_id(command[8])  # type: ignore[misc, arg-type]
             if number <= self.published.get(conn, 0):
-                # A cold start takes the number with what it takes, also of what reached no queue.
+                # A cold start forgets the number with the messages, even of one that reached no
+                # queue.
                 if not self.colds or self.taken[conn, number] > self.colds[-1]:
                     self._broken("G23", f"publish {conn}.{number} at {position} is taken again")
             elif number != self.published.get(conn, 0) + 1:
@@ -164,7 +165,8 @@ class Witness:
         self._latest[key] = message
 
     def _browsed(self, machine: Machine, position: int, d: DeliverEffect) -> None:
-        """G29: each is there, and is sent once to each that browses, of each publisher in order."""
+        """G29: each message is there, and is sent once to each browser, in order of each
+        publisher."""
         name = d.consumer_tag.removeprefix(BROWSER).partition("/")[0]
         self.deliveries[position, d.conn, d.chan, d.delivery_tag] = d
         self.judge.counters["browsed"] += 1
@@ -182,15 +184,15 @@ class Witness:
             seen[conn, 0] = number
 
     def entered_at(self, copy: Copy) -> int:
-        """The position at which the queue took it: as moved or sent on anew it is another message
-        there."""
+        """The position at which the queue took it: one that was moved or sent again is another
+        message there."""
         queue, message = copy
         if queue == MAIL:
             return self.letters.arrived[message]
         return self.moved.arrived.get(copy) or self.entered[message]
 
     def _of_group(self, machine: Machine, position: int, d: DeliverEffect) -> None:
-        """G32: one consumer holds messages of a group.  G34: it stays with that one."""
+        """G32: one consumer holds messages of a group.  G34: the group stays with it."""
         self.judge.counters["of_groups"] += 1
         group = headers_of(d.properties)[GROUP]
         queue = machine.vhosts["/"].queues[GROUPED]
@@ -230,11 +232,11 @@ class Witness:
         elif d.redelivered and not self.colds:
             self._broken("G11", f"{copy} first delivered at {position} with the flag")
         elif not d.redelivered and (queue == MAIL or copy in self.moved.arrived):
-            pass  # it is entered in the order in which messages died (G31), or were moved (G24)
+            pass  # its place follows the order of the deaths (G31) or of the moves (G24)
         elif not d.redelivered and message in self.delayed:
             self.judge.counters["delivered_late"] += 1
         elif not d.redelivered:
-            # In a queue with groups (G32) the first ones of each are in order.
+            # In a queue with groups (G32) the first deliveries of each group are in order.
             group = f"/{headers_of(d.properties)[GROUP]!r}" if queue == GROUPED else ""
             stream = (queue + group, message[0])
             if message[1] <= self._firsts.get(stream, 0):
@@ -263,7 +265,7 @@ class Witness:
 
 
 class WatchedMachine(Machine):
-    """A machine of no member that reports to a witness what every command does."""
+    """A machine of no member that reports the results of every command to a witness."""
 
     __slots__ = ("witness",)
 
@@ -287,7 +289,7 @@ class WatchedMachine(Machine):
 
 
 def audit(judge: BrokerJudge, tip: bytes) -> tuple[Witness, Machine]:
-    """Run the history of `tip` from its beginning, and compare with what was seen live."""
+    """Run the history of `tip` from its beginning, and compare it with the live observations."""
     path = list(judge.path(tip))
     path.reverse()
     witness = Witness(judge)
@@ -314,7 +316,7 @@ def _places(path: list[Node]) -> dict[bytes, Node]:
 
 
 def _compare_deliveries(judge: BrokerJudge, path: list[Node], witness: Witness) -> None:
-    """Clients were sent what the history delivers, if their history is the one that survived."""
+    """Clients were sent the history's deliveries, if their history is the one that survived."""
     survived = _places(path)
     phantoms: dict[Copy, list[DeliverySent]] = {}
     for sent in judge.deliveries_sent:
@@ -357,11 +359,11 @@ def _flagged_again(
     entered: Node,
     survived: dict[bytes, Node],
 ) -> None:
-    """G11: what was sent from a history that is gone comes back with its flag.
+    """G11: a message sent from a lost history returns with its flag.
 
-    What its client published anew after a loss is another message to everybody.
+    A message that its client published again after a loss is another message to everybody.
     """
-    if judge.gave_up(sent.chain):  # exception 1 of G28: nobody who goes on knows of it
+    if judge.gave_up(sent.chain):  # exception 1 of G28: no member that continues knows of it
         judge.counters["phantoms_given_up"] += 1
         return
     gone = list(judge.path(sent.chain))
@@ -378,7 +380,7 @@ def _flagged_again(
 def _look_for_confirmed(
     judge: BrokerJudge, path: list[Node], witness: Witness, machine: Machine
 ) -> None:
-    """G9: what was confirmed to a client is in a queue, with a consumer, or was settled."""
+    """G9: a message confirmed to a client is in a queue, with a consumer, or was settled."""
     survived = _places(path)
     present: set[MessageId] = set()
     for vhost in machine.vhosts.values():
@@ -417,7 +419,7 @@ def _is_refused(machine: Machine, publish: Command) -> bool:
 
 
 def _look_at_last_values(judge: BrokerJudge, witness: Witness, machine: Machine) -> None:
-    """G30: nothing waits that a newer one of its key came after."""
+    """G30: no message waits that a newer one of its key followed."""
     queue = machine.vhosts["/"].queues.get(LATEST) if "/" in machine.vhosts else None
     for message in queue.returned.values() if queue is not None else ():
         if message_id(message[BODY]) in witness.replaced:

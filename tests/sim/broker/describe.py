@@ -1,4 +1,4 @@
-"""What a simulated broker is waiting for, in words for people."""
+"""Describes for people what a simulated broker is waiting for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def why_not(upper: BrokerUpper) -> str:
-    """What keeps it from being ready."""
+    """Why it is not ready."""
     controller, primary = upper.controller, upper.controller.primary
     return (
         f"{upper.name}: {controller.replica.history} {primary.phase.value} ({primary.reason})"

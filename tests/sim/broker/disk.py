@@ -1,8 +1,8 @@
-"""A simulated disk under the real commit queue: it takes its time, stands still, fills up, fails.
+"""A simulated disk under the real commit queue: it is slow, stands still, fills up, fails.
 
 `store.commit_queue` decides what is written next, as in a process; here the writer is not a thread
-but an event of the world.  What is being written when the power goes is there as a whole
-afterwards, or not at all.
+but an event of the world.  A write under way when the power fails is there as a whole afterwards,
+or not at all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 POLL_S = 0.01
 PACKING_S = 0.0004
-"""How far the clock of a checkpoint goes each time it is asked: a slice packs a few chunks."""
+"""How far the clock of a checkpoint advances at each call: a slice packs a few chunks."""
 
 
 def run_to_end(work: Coroutine[None, None, None]) -> None:
-    """Run what never waits here, as everything that it waits for is done at once."""
+    """Run a coroutine that never waits here, as all that it awaits is done at once."""
     try:
         work.send(None)
     except StopIteration:
@@ -37,7 +37,7 @@ def run_to_end(work: Coroutine[None, None, None]) -> None:
 
 
 class SimWake:
-    """The lock of a world with one thread; `notify` has the disk look for work."""
+    """The lock of a world with one thread; `notify` makes the disk look for work."""
 
     def __init__(self, kick: Callable[[], None]) -> None:
         self.notify = kick
@@ -52,11 +52,11 @@ class SimWake:
         trace: TracebackType | None,
         /,
     ) -> None:
-        """Nobody else runs."""
+        """No other thread runs."""
 
 
 class SimHandle:
-    """A call that is to come, unless it is cancelled."""
+    """A pending call, which can be cancelled."""
 
     def __init__(self, call: Call) -> None:
         self.call: Call | None = call
@@ -70,7 +70,7 @@ class SimHandle:
 
 
 class SimTimers:
-    """The event loop of one incarnation, as far as a checkpoint needs it."""
+    """The part of one incarnation's event loop that a checkpoint needs."""
 
     def __init__(self, upper: BrokerUpper) -> None:
         self._upper = upper
@@ -120,7 +120,7 @@ class SimWriter(CommitQueue):
         )
 
     def close(self) -> None:
-        """Commit what was submitted and end; the caller waits for it, and hears of it later."""
+        """Commit all submitted entries and end; the caller waits for it, and hears of it later."""
         self.stop()
         while (task := self._writing or self.take()) is not None:
             self._writing = None
@@ -134,13 +134,13 @@ class SimWriter(CommitQueue):
         self.close()
 
     def crash(self, keep: bool) -> None:
-        """The power goes."""
+        """The power fails."""
         if self._writing is not None and keep and not self.member.disk_fails:
             self._writing.write()
         self._over = True
 
     def _kick(self) -> None:
-        """The writer wakes at once, or when the caller has gone on for a while."""
+        """Wake the writer at once, or after the caller has continued for a while."""
         if self._writing is not None or self._over:
             return
         if self.tape.chance(0.5):
@@ -180,7 +180,7 @@ class SimWriter(CommitQueue):
             member.world.after(member.turn_s() * self.tape.between(0.0, 2.0), self._tell, calls)
 
     def _tell(self, calls: list[Call]) -> None:
-        """The loop hears of it when it runs, and may have had other turns before."""
+        """Tell the loop, which hears of it when it runs and may have had other turns before."""
         if self.upper.dead:
             return
         if self.member.paused:

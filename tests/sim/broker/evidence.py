@@ -1,7 +1,7 @@
-"""The member log of a simulated member: the judge reads along, a file gets it if one is wanted.
+"""The member log of a simulated member: the judge reads along, and a file gets it if one is wanted.
 
-As with the real one, what was flushed is written later, by somebody else, all that has gathered at
-once; a crash loses the rest.  Whether there is a file changes nothing of what a member does.
+As with the real log, flushed records are written later by another thread, all that have gathered at
+once; a crash loses the rest.  Whether there is a file does not change a member's behaviour.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vsync.types import Member, RingId
 
 
 class SimLogFile(MemberLogWriter):
-    """The file: what is flushed waits until a simulated write is done."""
+    """The file: flushed records wait until a simulated write is done."""
 
     waiting: tuple[Step, ...] = ()
 
@@ -29,12 +29,12 @@ class SimLogFile(MemberLogWriter):
         self.waiting += tuple(steps)
 
     def carry_out(self, count: int) -> None:
-        """Write the first ones of what waits."""
+        """Write the first of the waiting records."""
         steps, self.waiting = self.waiting[:count], self.waiting[count:]
         self._file.carry_out(list(steps))
 
     def crash(self, tape: Tape) -> None:
-        """Write some of what waits, the last of it perhaps in part, and give the file up."""
+        """Write some of the waiting records, the last perhaps in part, and give the file up."""
         self.carry_out(tape.number(0, len(self.waiting)))
         for step in self.waiting[:1]:
             if isinstance(step, bytes):
@@ -43,7 +43,8 @@ class SimLogFile(MemberLogWriter):
 
 
 class SimLog:
-    """What `broker.memberlog.recorder` is to a member (`ports.EvidenceLog`)."""
+    """A member's evidence log (`ports.EvidenceLog`), in the place of
+    `broker.memberlog.recorder`."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class SimLog:
         on_applied: Callable[[Applied], None],
         write: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`write` has the call made when a write that begins now is done."""
+        """`write` schedules the call for the end of a write that begins now."""
         self.name, self.judge, self.file = name, judge, file
         self.recorder = None if file is None else Recorder(file)
         self._tip = chain
@@ -150,7 +151,7 @@ class SimLog:
             self.recorder.vote(position, chain, root, verdict)
 
     def stop(self, reason: str, history: History) -> None:
-        """The process ends in order."""
+        """The process stops cleanly."""
         if self.recorder is not None and self.file is not None:
             self.recorder.stop(reason, history)
             self.recorder.close()
@@ -158,6 +159,6 @@ class SimLog:
         self.file = self.recorder = None
 
     def crash(self, tape: Tape) -> None:
-        """The process is gone; what was recorded and not written is gone with it."""
+        """The process is gone, with all records not yet written."""
         if self.file is not None:
             self.file.crash(tape)

@@ -1,9 +1,9 @@
 """The omniscient judge of simulated brokers.
 
 It hears of every applied item, activation, release and confirm as they happen, and keeps the tree
-of all histories that ever were: each node is one applied item under the outcome chain that it led
-to.  G7, G8, G9 and G14 are held against the tree at once; what takes a whole history to judge is
-left to `audit` at the end.
+of all histories that ever were: each node is one applied item, under the outcome chain it led to.
+G7, G8, G9 and G14 are checked against the tree at once; properties of a whole history are left to
+`audit` at the end.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConfirmSent(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What is known of one activated epoch."""
+    """The facts about one activated epoch."""
 
     ring: RingId
     base: int
@@ -73,7 +73,7 @@ class Epoch(NamedTuple):
 
 
 class BrokerJudge:
-    """Collects what members do and holds it against what was done before."""
+    """Collects the members' steps and compares them with earlier ones."""
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
@@ -85,7 +85,7 @@ class BrokerJudge:
         self.confirms_sent: list[ConfirmSent] = []
         self.logs: dict[str, set[bytes]] = {}  # chains that the present log of each member holds
         self.records: dict[str, ArbiterRecord] = {}  # the files of arbitrators
-        self.latest_epoch = 0  # that anybody has activated
+        self.latest_epoch = 0  # that any member has activated
         self.counters: Counter[str] = Counter()
 
     def broken(self, promise: str, text: str) -> None:
@@ -106,7 +106,7 @@ class BrokerJudge:
             chain = node.parent
 
     def at(self, chain: bytes, position: int) -> Node | None:
-        """The item of the history of `chain` that holds `position`; None when it is beyond."""
+        """The item of the history of `chain` that holds `position`; None if it is beyond."""
         for node in self.path(chain):
             if node.position < position:
                 return None
@@ -169,8 +169,9 @@ class BrokerJudge:
                 self.broken("G8", f"{text} in epoch {sure.epoch} and is not in it")
 
     def planned(self, name: str, plan: Plan) -> None:
-        """A member follows a plan: its base holds all that was confirmed, whatever its members hold
-        unstable.  So who brings less or other than the base may be brought there at once."""
+        """A member follows a plan: its base holds everything confirmed, whatever its members hold
+        unstable.  So a member that brings less than the base, or another state, may be brought
+        there at once."""
         sure = self.confirmed
         if sure is None:
             return
@@ -180,10 +181,11 @@ class BrokerJudge:
             self.broken("G8", f"{text} in epoch {sure.epoch} and is not in it")
 
     def written(self, name: str, epoch: int, position: int, chain: bytes) -> None:
-        """A member that is in the view of `epoch` writes to a client what `position` made for it.
+        """A member in the view of `epoch` writes to a client an effect of `position`.
 
-        The record of that item must be in its log by then: a crash at this moment may not lose what
-        explains the client's message.  And nobody replies in an older view when another is primary.
+        The record of that item must be in its log by then: a crash at this moment must not lose the
+        explanation of the client's message.  And nobody replies in an older view when another is
+        primary.
         """
         if chain not in self.logs[name]:
             self.broken("log", f"{name} replies at {position}, and its log does not hold it yet")
@@ -236,7 +238,7 @@ class BrokerJudge:
         return there is not None and there.chain == node.chain
 
     def finish(self) -> None:
-        """What can only be judged at the end: successive epochs share a voter that was level."""
+        """Properties of the end: successive epochs share a voter that was level."""
         numbers = sorted(self.epochs)
         for earlier, later in pairwise(numbers):
             one, two = self.epochs[earlier], self.epochs[later]

@@ -15,7 +15,7 @@ from vsync.types import Member, RingId
 
 
 class NodeLease:
-    """Lease of a real ring, read by the clock of its core."""
+    """Lease of a real ring, by the clock of its core."""
 
     def __init__(self, core: Node | OwnClock, world: World) -> None:
         self._core, self._world = core, world
@@ -36,7 +36,7 @@ class NodeLease:
 
 
 class IdealLease:
-    """Lease of a core without frames: it ends the moment another member goes on."""
+    """Lease of a core without frames: it ends the moment another member moves on."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -50,5 +50,5 @@ class IdealLease:
 
 
 def lease_of(core: Core, world: World) -> Lease:
-    """The lease that goes with a core."""
+    """The lease that belongs to a core."""
     return NodeLease(core, world) if isinstance(core, Node | OwnClock) else IdealLease(core)

@@ -1,9 +1,9 @@
 """Simulated operators at one member: one sets, changes and deletes policies while clients work, one
 drains members of an active-passive cluster and promotes them.
 
-The queues dead-letter what a limit drops to a queue without a consumer, so every confirmed message
-is still somewhere, and the audit finds it. Queues that expire are left out: they take confirmed
-messages along, and the audit knows of no such end.
+The queues dead-letter messages that a limit drops to a queue without a consumer, so every confirmed
+message is still somewhere, and the audit finds it.  Queues that expire are left out: they take
+confirmed messages along, an end that the audit does not know.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _PATTERNS = ("^shared$", "^(own|loose)")
 
 
 class SimOperator:
-    """Decides by chance; most incarnations of a member have none."""
+    """Acts by chance; most incarnations of a member have none."""
 
     def __init__(self, tape: Tape, spared: str = "grave|replica") -> None:
-        """`spared`: how the names of queues begin of which nothing may be dropped."""
+        """`spared`: prefixes of the queues from which nothing may be dropped."""
         self._tape = tape
         self._all = f"^(?!{spared})"
         self._eager = 0.03 if tape.chance(0.4) else 0.0
         self._requests = count(1)
 
     def whim(self) -> list[Define]:
-        """What it wants done now: mostly nothing."""
+        """The present action: mostly none."""
         tape = self._tape
         if not tape.chance(self._eager):
             return []
@@ -67,7 +67,8 @@ class SimOperator:
 
 
 class MemberRole(Protocol):
-    """The part of one member in a cluster where one member is active, or in none."""
+    """The role of one member in a cluster with one active member; or of one in any other
+    cluster."""
 
     def follow(self) -> None: ...
     def whim(self) -> None: ...
@@ -79,10 +80,10 @@ class MemberRole(Protocol):
 
 class SimRole:
     """The role of one member in an active-passive cluster, as in its process, and operators who
-    drain members and promote them, by chance.
+    drain and promote members by chance.
 
-    Some clusters have the mode.  The clients of a simulated member know nothing of it: what they
-    are told is looked at, and their commands go on, at backups as well.
+    Some clusters have the mode.  The clients of a simulated member know nothing of it: the replies
+    due to them are checked, and their commands continue, at backups as well.
     """
 
     def __init__(self, upper: BrokerUpper) -> None:
@@ -91,7 +92,7 @@ class SimRole:
         of_all = upper.world.tape.fork("roles")
         self.has_mode = of_all.chance(0.5)
         self.automatic = of_all.chance(0.7)
-        waits = upper.world.tape.fork("backups")  # of its own: other seeds have what they had
+        waits = upper.world.tape.fork("backups")  # its own tape: other seeds stay as they were
         if self.has_mode and waits.chance(0.5):
             timeout_s = waits.pick((0.01, 0.2, 5.0))
             upper.controller.backups = Backups(
@@ -111,11 +112,11 @@ class SimRole:
         )  # fmt: skip
 
     def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
-        """What its clients are told (`active_passive.Clients`)."""
+        """Record what its clients are told (`active_passive.Clients`)."""
         self._lets_in = not reason
 
     def follow(self) -> None:
-        """After each turn."""
+        """Called after each turn."""
         if not self.has_mode:
             return
         if self._upper.world.healed:
@@ -124,7 +125,7 @@ class SimRole:
         self._real.follow(self._upper.world.now)
 
     def whim(self) -> None:
-        """What operators do here now: mostly nothing."""
+        """The operators' present action here: mostly none."""
         if not self.has_mode:
             return
         tape, drained, me = self._tape, self._stack.drained, self._upper.name
@@ -144,7 +145,7 @@ class SimRole:
 
     @property
     def serves(self) -> bool:
-        """Whether it lets clients in and may reply to them, or says that it is the active one."""
+        """Whether it admits clients and may reply to them, or reports itself as the active one."""
         if not self.has_mode:
             return False
         replies = self._lets_in and self._upper.replicated.may_reply
@@ -152,7 +153,8 @@ class SimRole:
 
     @property
     def settled(self) -> bool:
-        """Whether somebody has the role, where the ring gives it, and this member has followed."""
+        """Whether some member has the role, if the ring assigns it, and this member has
+        followed."""
         machine = self._upper.controller.replica.machine
         if not self.has_mode or not self.automatic:
             return True

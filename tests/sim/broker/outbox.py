@@ -1,7 +1,7 @@
-"""The frontend of one simulated member: what the machine made for clients, and when it is written.
+"""The frontend of one simulated member: the machine's effects for clients, and their release.
 
-The real gate for what must be durable first, in front of simulated clients.  What is written is
-held against the judge at that moment.
+The real gate for effects that must be durable first, in front of simulated clients.  The judge
+checks each effect when it is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Entry = tuple[int, bytes, Effect]  # position, chain of the item that made it, e
 
 
 class SimOutbox:
-    """What `broker.frontend.connections` is to a member (`ports.Clients`)."""
+    """A member's client side (`ports.Clients`), in the place of `broker.frontend.connections`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SimOutbox:
         self._gate.release(position)
 
     def _look_at_backups(self, controller: Controller, position: int) -> None:
-        """Where confirms wait for all, each that has the state has it on disk, or lags."""
+        """Where confirms wait for all members, each with the state has it on disk, or lags."""
         backups = controller.backups
         if backups is None:
             return
@@ -77,7 +77,7 @@ class SimOutbox:
                 self.judge.broken("G37", f"{text}, does not have it on its disk")
 
     def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
-        """Write at once, but for what must be durable first."""
+        """Write at once, except effects that must be durable first."""
         if not may_reply:
             return []
         while self._fresh:
@@ -94,7 +94,7 @@ class SimOutbox:
         return confirmed
 
     def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
-        """The load asks before each publish."""
+        """Asked by the load before each publish."""
         self.clients.blocked = bool(alarm)
 
     def session_started(self, session: int) -> None:
@@ -109,10 +109,11 @@ class SimOutbox:
         self._released_to = 0
 
     def _voters_of(self, position: int) -> Terms:
-        """Whose disks made it durable: when it is written they may have changed."""
+        """The voters whose disks made it durable: they may have changed by the time of the
+        write."""
         while self._releases and self._releases[0][0] < position:
             self._releases.popleft()
-        # The gate is open and nobody has released that: the judge looks at the disks all the same.
+        # The gate is open without a release: the judge checks the disks all the same.
         return self._releases[0][1] if self._releases else self._controller().promise.voters
 
     def _write(self, entry: Entry) -> None:

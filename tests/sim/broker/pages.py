@@ -1,8 +1,8 @@
 """Pages of waiting messages on a simulated disk: read late, not at all while it stands still, and
-not any more when it fails.
+no longer once it fails.
 
-What applies items runs on a second stack, as in a process; the two take turns, so a seed is always
-the same.
+Applying runs on a second stack, as in a process; the two take turns, so a seed always gives the
+same run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SimShelf(MemoryShelf):
 
 
 class SimPages:
-    """What `broker.durability.pages` is to one incarnation of a member."""
+    """The pages of one incarnation of a member, in the place of `broker.durability.pages`."""
 
     def __init__(self, upper: BrokerUpper, tape: Tape) -> None:
         self._upper, self._tape = upper, tape

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tests.sim.broker.stack import BrokerStack
 
 DIGEST_INTERVAL = 64
-HELD_BYTES_MAX = 2000  # small: who waits for a state often has to give up what it held
+HELD_BYTES_MAX = 2000  # small: a member that waits for a state often has to give up held items
 TICK_US = 1_000_000_000_000  # far enough from zero for clocks that are set back by hours
 POLL_S = 0.01
 OLD_OPTIONS = "this member was started with"
@@ -89,7 +89,7 @@ class SimRing:
         self._tap.core.expect_mark(mark)
 
     def _promises(self, epoch: int) -> None:
-        """A promise is on the disk, and all that it is based on."""
+        """A promise is on the disk, and everything it is based on."""
         upper, controller = self._upper, self._upper.controller
         upper.stack.promises(upper.name, epoch, controller.primary.members)
         meta = upper.stack.disks[upper.name].meta
@@ -120,7 +120,7 @@ class BrokerUpper:
         pace = self.world.tape.fork("pace")  # one for all members, or one for each incarnation
         pace = tape if pace.chance(0.5) else pace
         self.slice_items = pace.pick((1, 3, 8, 1000))  # how much one turn applies at most
-        self.slice_s = pace.pick((0.0, 0.0001, 0.001, 0.01, 0.05))  # how long until the next
+        self.slice_s = pace.pick((0.0, 0.0001, 0.001, 0.01, 0.05))  # the time until the next
         self.checkpoints = tape.pick((0.0, 0.01, 0.1))
         self.log_tape = tape.fork("memberlog")
         self.log_write_s = self.log_tape.pick((0.0, 0.0001, 0.002, 0.05))
@@ -128,7 +128,7 @@ class BrokerUpper:
         self._switch: Callable[[], None] | None = None
         self._before_stop: CheckpointBeforeStop[MemoryStore, SimWriter] | None = None
         self._plan: Plan | None = None  # the last one that the judge has seen
-        # Some stores keep no more log than they must, so that a checkpoint is what leads to them.
+        # Some stores keep only the log that they must, so that only a checkpoint leads to them.
         self.log_bytes_kept = tape.fork("log kept").pick((0, 500, 5000, 1 << 20))
         fresh = Meta("simulated", self.name, f"store-{self.name}")
         store = MemoryStore(disk, fresh, log_bytes_kept=self.log_bytes_kept)
@@ -175,7 +175,7 @@ class BrokerUpper:
         )  # fmt: skip
 
     def history_of_clients(self, tape: Tape) -> SimHistory:
-        """What they write down."""
+        """Their histories."""
         return SimHistory(
             self.stack.memberlog, self.name, self.member.incarnation, tape.fork("history"),
             self.now_us, lambda: self.controller.replica.machine.cluster_id,
@@ -226,7 +226,8 @@ class BrokerUpper:
     # -- for the simulator -----------------------------------------------------------------------
 
     def started(self, now: float) -> None:
-        """The real member reports no durable position before its first commit either."""
+        """Report no durable position: the real member reports none before its first commit
+        either."""
 
     @property
     def ready(self) -> bool:
@@ -246,7 +247,7 @@ class BrokerUpper:
         )
 
     def to_be_read(self) -> int:
-        """How many messages the reader furthest behind of each queue has yet to look at, of all."""
+        """The messages that the slowest reader of each queue has yet to look at, summed."""
         vhosts = self.controller.replica.machine.vhosts.values()
         return sum(max_lag(queue) for vhost in vhosts for queue in all_queues(vhost))
 
@@ -269,8 +270,8 @@ class BrokerUpper:
         self.controller.flush()
 
     def ends(self, down_s: float) -> None:
-        """An operator stops it: it leaves when a checkpoint is written, or too late, as a process
-        does; here any log is worth one, and patience is short."""
+        """An operator stops it: it leaves when a checkpoint is written, or without one if that is
+        late, as a process does; here any log is worth a checkpoint, and patience is short."""
         if self._before_stop is None and not self.stopping:
             patience_s = self.world.plan.token_timeout_ms / 1000.0 * self.tape.between(0.1, 20.0)
             self._before_stop = CheckpointBeforeStop(
@@ -281,7 +282,7 @@ class BrokerUpper:
     def _ends(self, down_s: float) -> None:
         assert self._before_stop is not None
         if self.world.healed or self.stopping:
-            return  # in the calm at the end of a run everybody stays
+            return  # in the calm at the end of a run all members stay
         if self._before_stop.awaited(self.controller.replica, self.world.now):
             self.schedule()
             self.later(POLL_S, lambda: self._ends(down_s))
@@ -289,7 +290,7 @@ class BrokerUpper:
             self._leave(down_s, "stops", "asked to")
 
     def leaving(self) -> None:
-        """The process ends in order, as `broker.process.member` does after it has left the ring."""
+        """The process ends cleanly, as `broker.process.member` does after it has left the ring."""
         if self.dead:
             return
         self.stopping = True
@@ -367,7 +368,8 @@ class BrokerUpper:
         self.watchdogs.applied(applied)
 
     def _activated(self, event: Activated) -> frozenset[str]:
-        """Who has the state of the new view; whoever is not of that view may not reply any more."""
+        """A member that has the state of the new view; members of older views may no longer
+        reply."""
         primary = self.controller.primary
         if primary.ring != event.ring:
             return frozenset()
@@ -390,7 +392,7 @@ class BrokerUpper:
         return TICK_US + int(self.world.now * 1e6) + self.member.wall_offset_us
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Run a call of this incarnation's own after a while, when the process runs."""
+        """Run a call of this incarnation after a while, when the process runs."""
         self.world.after(delay_s, self._later, call)
 
     def _later(self, call: Callable[[], None]) -> None:
@@ -404,13 +406,13 @@ class BrokerUpper:
         self.member.finish_step()
 
     def when_right(self, call: Callable[[], None]) -> None:
-        """Clock skew has tests of its own."""
+        """Clock skew has its own tests."""
         call()
 
     # -- its member log --------------------------------------------------------------------------
 
     def _write_log(self, done: Callable[[], None]) -> None:
-        """A write to the member log is under way; the loop hears of its end when it runs."""
+        """Start a write to the member log; the loop hears of its end when it runs."""
 
         took_s = self.log_write_s * self.log_tape.between(0.1, 1.9) * self.member.disk_slowness
         self.world.after(min(took_s, LOG_WRITE_WORST_S), self._log_written, done)
@@ -432,14 +434,14 @@ class BrokerUpper:
         return SimWriter(self, tape, store, on_durable)
 
     def store_failed(self, error: StoreError | PageLost) -> None:
-        """It leaves in order, and comes again when its disk works."""
+        """It leaves cleanly, and returns when its disk works."""
         self._leave(self.world.plan.token_timeout_ms / 1000.0, "store_failed", str(error))
 
     def switch(
         self, writer: SimWriter, received: MemoryStore, current: MemoryStore, meta: Meta,
         done: Callable[[MemoryStore], None],
     ) -> None:  # fmt: skip
-        """On a worker thread: what was submitted is committed first, one way or the other."""
+        """On a worker thread: submitted entries are committed first, whatever follows."""
         took_s = self.member.fsync_s(self.tape) * self.tape.between(1.0, 10.0)
 
         def work() -> None:

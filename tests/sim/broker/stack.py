@@ -26,11 +26,11 @@ from vsync.quorum.voter_set import Terms, majority, parse
 from vsync.types import Member
 
 BLOCK_S = 0.05
-"""For a block of what a member lacks: two datagrams and a read, late and now and then lost.  The
-next is asked for when the first piece of one is here, so small ones come one in a round trip.  For
-a page of waiting messages it is what the slowest simulated disk takes, read by read."""
+"""The time for a block that a member lacks: two datagrams and a read, late and sometimes lost.  The
+next is requested when the first piece of one is here, so small ones arrive one per round trip.  For
+a page of waiting messages it is the time of the slowest simulated disk, read by read."""
 LINKS_S = 15.0
-"""For a link that waits for the one before it, in vain, and for its own last pause."""
+"""For a link that waits in vain for the previous one, and for its own last pause."""
 
 
 def arbitrator_of(plan: Plan) -> str:
@@ -47,10 +47,10 @@ class BrokerStack:
         self.memberlog = memberlog
         self.judge = judge or BrokerJudge()
         self.disks: dict[str, MemoryDisk] = {}
-        self.lost: dict[str, list[MemoryDisk]] = {}  # what was on disks that were wiped
+        self.lost: dict[str, list[MemoryDisk]] = {}  # the contents of wiped disks
         self.uppers: dict[str, BrokerUpper] = {}
         self.told: dict[str, Terms] = {}  # options that members named when they stopped
-        self.unusual = False  # whom the votes can do without depends on more than their number
+        self.unusual = False  # the votes can do without some members but not others
         self.records: dict[str, ArbiterRecord] = {}  # the files of arbitrators
         self.judge.records = self.records
         self.numbers = count(1)  # connections, none twice in the run
@@ -60,11 +60,12 @@ class BrokerStack:
         self.event_faults: EventFaults | None = None
 
     def requested(self, plan: Plan, name: str) -> Terms:
-        """The options for the votes that a member is started with, as terms.
+        """The vote options with which a member is started, as terms.
 
-        Operators who change the voters change the option files as well.  They can change none
-        before something was applied: a first start that broke off is repeated with the same ones.
-        Whether a change came about they learn from the member that stops: its reason names both.
+        Operators who change the voters change the option files as well.  They cannot change any
+        before something was applied: a first start that broke off is repeated with the same
+        options.  Whether a change took effect they learn from the member that stops: its reason
+        names both.
         """
         if name in self.told:
             return self.told[name]
@@ -82,7 +83,7 @@ class BrokerStack:
         return (*terms, *([f"@arbitrator={arbitrator}"] if arbitrator else []))
 
     def tell(self, plan: Plan, name: str, reason: str) -> None:
-        """A member stopped since its options are not the voters' rule: it is started again with the
+        """A member stopped because its options are not the voters' rule: it is restarted with the
         options that it named, and no votes."""
         options = [term for term in self.requested(plan, name) if term.startswith("@")]
         rule = reason.partition("the cluster's voter set was made with ")[2]
@@ -93,7 +94,7 @@ class BrokerStack:
         self.told[name] = tuple(options)
 
     def data_members(self, plan: Plan) -> int:
-        """How many members hold data."""
+        """The number of members with data."""
         return len(plan.names) - bool(arbitrator_of(plan))
 
     def make(self, member: SimMember, tap: Tap) -> Upper:
@@ -111,14 +112,15 @@ class BrokerStack:
         return BrokerUpper(self, member, tap, disk)
 
     def of_one_side(self, _one: BrokerUpper, _other: BrokerUpper) -> bool:
-        """Whether these two may not both be in primary views without each other."""
+        """Whether these two must not both be in primary views without each other."""
         return True
 
     def promises(self, name: str, epoch: int, members: Collection[Member]) -> None:
-        """A member gives a promise: whoever is not in its view may not reply in an older one.
+        """A member gives a promise: members outside its view may no longer reply in an older one.
 
-        In a newer one it may: who slept until his view was gone promises what nobody hears of.  So
-        may who was primary without this member: another one of the quorum was there, and waits.
+        In a newer one they may: a member that slept past its view gives a promise that nobody
+        hears.  So may a member that was primary without this one: another member of the quorum was
+        there, and waits.
         """
         for other in self.uppers.values():
             primary = other.controller.primary
@@ -142,8 +144,8 @@ class BrokerStack:
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         """Liveness may be demanded while a majority of the voters' filled stores is there.
 
-        A first start that broke off before any of these applied it waits for all that it named;
-        whom another one named, that came to nothing, counts as empty.
+        A first start that broke off before any of these applied it waits for all members that it
+        named; a member named by another such start, which came to nothing, counts as empty.
         """
         if self.unusual:
             return not dead
@@ -156,12 +158,13 @@ class BrokerStack:
         return enough and any(metas[n].position for n in here)
 
     def catch_up_s(self, live: Sequence[SimMember]) -> float:
-        """How long it may take until all is read, and moved.
+        """How long it may take until everything is read, and moved.
 
-        Read are as many blocks as may lead the last of these to the state of the first: one for
-        each position, from the beginning where it takes a checkpoint; and as many blocks of waiting
-        messages as the activation may read, which goes through all queues after a cold start, and
-        readers of queues: who takes one message at a time may wait for a block at each."""
+        To read are as many blocks as may lead the last of these to the state of the first: one for
+        each position, from the beginning if it takes a checkpoint; the blocks of waiting messages
+        that the activation may read, which goes through all queues after a cold start; and those of
+        readers of queues: a reader that takes one message at a time may wait for a block at
+        each."""
         uppers = [self.uppers[m.name] for m in live if m.name in self.uppers]
         ends = [upper.controller.replica.history.position for upper in uppers]
         pages = max((upper.pages.pager.pages for upper in uppers), default=0)
@@ -171,7 +174,7 @@ class BrokerStack:
         return BLOCK_S * blocks + LINKS_S * any(upper.links.used for upper in uppers)
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
-        """Empty a disk, if all others are filled and without it are a majority."""
+        """Empty a disk, if all others are filled and are a majority without it."""
         if self.unusual:
             return
         metas = [self.disks[other].meta for other in names if other in self.disks]
@@ -188,7 +191,7 @@ class BrokerStack:
         return replace(disk, entries=dict(disk.entries), owner=None)
 
     def restore(self, name: str, image: object, names: Sequence[str], forgetful: int = 0) -> bool:
-        """Put an old disk back, if all others but so many hold what it will forget."""
+        """Put an old disk back, if all others but this many hold what it forgets."""
         if any(other not in self.disks for other in names):
             return False  # one of them never ran: it holds nothing
         if self.unusual:
@@ -218,7 +221,7 @@ class BrokerStack:
         return mine.position == 0 or (there is not None and there.chain == mine.chain)
 
     def disks_of(self, name: str) -> list[MemoryDisk]:
-        """All disks that a member has had: an fsync is not undone by the loss of the disk later."""
+        """All disks that a member has had: losing the disk later does not undo an fsync."""
         present = [self.disks[name]] if name in self.disks else []
         return present + self.lost.get(name, [])
 
@@ -240,7 +243,7 @@ class BrokerStack:
         return judge.violations
 
     def _remembers(self, upper: BrokerUpper, witness: Witness) -> None:
-        """Clients of the present session were sent all that the history delivered to them."""
+        """Clients of the present session were sent all deliveries of the history to them."""
         clients = upper.clients
         mine = (clients.consuming, clients.readers.conn)
         sent = [

@@ -1,7 +1,7 @@
 """State transfer in virtual time: the real joiner and donor over the simulated network and disk.
 
-Datagrams go through the ring's links and are lost, late or doubled there; what a process does on
-worker threads takes a while here, and comes to nothing when the member dies meanwhile.
+Datagrams go through the ring's links and are lost, late or doubled there; work of a process's
+worker threads takes a while here, and is lost when the member dies meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoQuarantine(Quarantine):
 
 
 class SimTransfer:
-    """What `broker.durability.transfer` is to a member (`ports.Transfer`)."""
+    """A member's transfer (`ports.Transfer`), in the place of `broker.durability.transfer`."""
 
     def __init__(self, upper: BrokerUpper) -> None:
         self.upper, self.world = upper, upper.world

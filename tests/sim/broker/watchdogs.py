@@ -1,8 +1,9 @@
-"""Time and disks of simulated brokers: members tick, messages expire, a disk that lags is left.
+"""Time and disks of simulated brokers: members tick, messages expire, lagging disks make them
+leave.
 
-Each member publishes messages with a time to live to a queue of its own that nobody reads.  They
-must not go before their time (G17), whoever was cut off, crashed or slow meanwhile and whatever
-dates the wall clocks show, and at the end they must all be gone.
+Each member publishes messages with a time to live to its own queue, which nobody reads.  They must
+not expire early (G17), whichever member was cut off, crashed or slow meanwhile and whatever dates
+the wall clocks show, and at the end they must all be gone.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ BEAT_S = 0.1
 EARLY_S = 0.001
 BACKLOG_BYTES_MAX = 200_000
 BEAT_BYTES_MAX = 2_000_000
-"""What one member can apply between two looks at its disk, beside what its ring keeps for it or all
-members may have under way: when a view ends, all that was ordered and not safe yet is applied at
-once."""
+"""The most that one member can apply between two looks at its disk, beside what its ring keeps for
+it or all members may have under way: when a view ends, everything ordered and not yet safe is
+applied at once."""
 
 
 class SimWatchdogs:
-    """What `broker.timers.timers` and `broker.watchdogs.watchdogs` are to a member."""
+    """A member's timers and watchdogs, in the place of `broker.timers` and `broker.watchdogs`."""
 
     def __init__(self, upper: BrokerUpper) -> None:
         self.upper, self.world = upper, upper.world
@@ -74,7 +75,7 @@ class SimWatchdogs:
 
     @property
     def asked(self) -> Terms:
-        """The voters from which this member has ordered a change last."""
+        """The voters from which this member last ordered a change."""
         return self._changes._asked[1]
 
     def _beat(self) -> None:
@@ -87,7 +88,7 @@ class SimWatchdogs:
         if upper.controller.serving and not self.world.healed and self.tape.chance(self._load):
             self._publish()
         lag = upper.replicated.persister.writer.lag()
-        # Once all is healed nobody leaves for its disk, and a fake ring keeps no token.
+        # Once all is healed no member leaves for its disk, and a fake ring keeps no token.
         bounded = not self.world.healed or isinstance(upper.tap.core, Node)
         if bounded and lag.bytes > self._bytes_max:
             upper.judge.broken("4.11", f"{upper.name}: {lag.bytes} bytes wait for the disk")
@@ -96,7 +97,7 @@ class SimWatchdogs:
             self.world.after(0.0, self._leave)
 
     def turn(self) -> None:
-        """Before and after a turn of work, and when something is due."""
+        """Called before and after a turn of work, and when something is due."""
         if self.upper.stopping:
             return
         busy = self.upper.controller.serving and not self.world.healed and self.tape.chance(0.5)
@@ -163,7 +164,7 @@ class SimWatchdogs:
         )
 
     def applied(self, applied: Applied) -> None:
-        """An item was applied here: nothing may have gone before its time."""
+        """An item was applied here: no message may have expired early."""
         machine = self.upper.controller.replica.machine
         vhost = machine.vhosts.get("/")
         queue = vhost.queues.get(f"mortal-{self.upper.name}") if vhost is not None else None

@@ -1,1 +1,1 @@
-"""What must be true of a history, checked as it grows and at its end."""
+"""Properties of a history, checked as it grows and at its end."""

@@ -1,8 +1,8 @@
-"""What every process saw: the input of all checkers.
+"""The events of every process: the input of all checkers.
 
-A *process* is one incarnation of one member.  Its events are in the order in which they happened
-to it; `at` is virtual time and serves only readers and the one-primary-at-a-time check.  A process
-that has no `Ended` entry was still running when the run stopped.
+A *process* is one incarnation of one member.  Its events are in the order in which they happened to
+it; `at` is virtual time and serves only readers and the one-primary-at-a-time check.  A process
+without an `Ended` entry was still running when the run stopped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Who = tuple[str, int]  # (name, incarnation)
 
 
 class Item(NamedTuple):
-    """One submitted message as somebody saw it."""
+    """One submitted message as a process saw it."""
 
     source: Who
     number: int  # counts the accepted submits of this process, from 1
@@ -27,7 +27,7 @@ class Submitted(NamedTuple):
     item: Item
     guarantee: Guarantee
     ring: RingId  # of the last delivery before the submit ...
-    seq: int  # ... for causality; 0 when there was none
+    seq: int  # ... for causality; 0 if there was none
 
 
 class Delivered(NamedTuple):
@@ -61,7 +61,7 @@ Entry = Submitted | Delivered | Transited | Installed | Ended
 
 
 class Process:
-    """One incarnation of one member and what it saw."""
+    """One incarnation of one member and its events."""
 
     def __init__(self, name: str, incarnation: int) -> None:
         self.who: Who = (name, incarnation)
@@ -114,7 +114,7 @@ class History:
         return process
 
     def changes(self) -> int:
-        """How many regular configurations there were after the first."""
+        """The number of regular configurations after the first."""
         rings = {
             entry.ring
             for process in self.processes

@@ -1,8 +1,8 @@
 """Checkers of content and order: nothing invented, nothing twice, one order, no holes.
 
-Rule names: B basic, D sender's view, O order (the usual names of extended virtual synchrony).
-All work on logs alone.  Sequence numbers that nobody ever delivered (recovery frames, pieces of a
-large message) leave no trace in any log, so "no gap" is relative to what anybody delivered.
+Rule names: B basic, D sender's view, O order (the usual names of extended virtual synchrony).  They
+work on logs alone.  Sequence numbers that no process delivered (recovery frames, fragments of a
+large message) leave no trace in any log, so "no gap" refers to numbers that some process delivered.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def deliveries(process: Process) -> list[Delivered]:
 
 
 def no_creation(history: History) -> Violations:
-    """B1: whatever is delivered was submitted by its source, unaltered, with that guarantee."""
+    """B1: every delivered message was submitted by its source, unaltered, with that guarantee."""
     known = submits(history)
     for process in history.processes:
         for delivered in deliveries(process):
@@ -113,7 +113,7 @@ def same_configuration(history: History) -> Violations:
 def ascending(history: History) -> Violations:
     """O1: within a ring every process delivers by ascending sequence number.
 
-    In the regular configuration it goes up by one, from where recovery ended: every frame of an
+    In the regular configuration it rises by one, from the end of recovery: every frame of an
     application yields a delivery, if only an empty one.
     """
     for passage in history.passages():
@@ -127,7 +127,8 @@ def ascending(history: History) -> Violations:
 
 
 def no_gap(history: History) -> Violations:
-    """O2: no hole in a regular configuration.  O3: in a transitional one only of outsiders."""
+    """O2: no hole in a regular configuration.  O3: in a transitional one only holes of
+    outsiders."""
     passages = history.passages()
     by_ring: dict[RingId, dict[int, Delivered]] = {}
     for passage in passages:
@@ -154,7 +155,7 @@ def _gaps_of(passage: Passage, known: dict[int, Delivered]) -> Violations:
 def fifo(history: History) -> Violations:
     """D2: the messages of one sender arrive in the order in which it submitted them.
 
-    Within one ring none between two of them is missing: it was ordered there before the second.
+    Within one ring none between two of them is missing, as it was ordered there before the second.
     """
     for passage in history.passages():
         in_ring: dict[Who, int] = {}
@@ -177,7 +178,7 @@ def fifo(history: History) -> Violations:
 
 
 def _delivered_by_ring(history: History) -> dict[RingId, set[int]]:
-    """What anybody delivered of each ring."""
+    """The deliveries of each ring at any process."""
     found: dict[RingId, set[int]] = {}
     for passage in history.passages():
         found.setdefault(passage.ring, set()).update(d.seq for d in passage.deliveries())
@@ -187,7 +188,8 @@ def _delivered_by_ring(history: History) -> dict[RingId, set[int]]:
 def causal(history: History) -> Violations:
     """D3: a message is ordered after everything that its sender had delivered when submitting.
 
-    Who delivers it has delivered all that before, or has a hole there: no effect without its cause.
+    A process that delivers it has delivered all that before, or has a hole there: no effect without
+    its cause.
     """
     known = submits(history)
     by_ring = _delivered_by_ring(history)
@@ -214,7 +216,7 @@ def causal(history: History) -> Violations:
 def self_delivery(history: History) -> Violations:
     """D1: a process that delivers a later own message, or is up at the end, lost none before.
 
-    A process that stopped may leave its last messages unsent, but never a hole among them.
+    A stopped process may leave its last messages unsent, but never a hole among them.
     """
     for process in history.processes:
         mine = [

@@ -1,7 +1,7 @@
-"""The omniscient judge of primary views: one at a time, and nothing confirmed is forgotten.
+"""The omniscient judge of primary views: one at a time, and no confirmed message is forgotten.
 
-It sees every replica at once, which no member could, and keeps every confirmed entry for
-ever: G7 and G8 are checked at each activation, each applied entry and each confirmation.
+It sees every replica at once, which no member can, and keeps every confirmed entry for ever: it
+checks G7 and G8 at each activation, each applied entry and each confirmation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VIOLATIONS_MAX = 5
 
 
 class Epoch(NamedTuple):
-    """What is known of one activated epoch."""
+    """The facts about one activated epoch."""
 
     ring: RingId
     base: int
@@ -33,7 +33,7 @@ class Epoch(NamedTuple):
 
 
 class Judge:
-    """Compares what each replica does with what all did before."""
+    """Compares each replica's steps with those of all before it."""
 
     def __init__(self) -> None:
         self.replicas: dict[str, Replica] = {}
@@ -69,16 +69,16 @@ class Judge:
         self._contains_confirmed(name, log, f"activates epoch {epoch}")
         position, order = self.top.get(log.epoch, (0, ZERO_CHAIN))
         if not activation.cold and log.order_at(position) != order:
-            # Whoever applied it may have told its clients, and somebody who received it is up.
+            # A member that applied it may have told its clients, and one that received it is up.
             text = f"{name} activates epoch {epoch} at {log.position} without {position}"
             self._broken("G11", f"{text}, which was applied in epoch {log.epoch}")
 
     def planned(self, name: str, plan: Plan) -> None:
-        """A member follows a plan, whose base holds all that was confirmed (see
+        """A member follows a plan, whose base holds everything confirmed (see
         `tests.sim.broker.judge`)."""
         donor = self.replicas.get(plan.donor.name) if plan.donor is not None else None
         if donor is None or donor.log.order_at(plan.position) != plan.order:
-            return  # it has gone on meanwhile
+            return  # it has moved on meanwhile
         position = self.confirmed_position
         if position and (
             position > plan.position

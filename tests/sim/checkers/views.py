@@ -1,9 +1,9 @@
 """Checkers of configurations, virtual synchrony and safe delivery.
 
-Rule names: C configurations, V virtual synchrony, S safe.  One softening against the textbook: a
-member named in a transitional configuration may fail to install the next ring although it is up,
-when the ring breaks between two members' installing; it then counts as having failed for C4, but
-it still owes every safe message (S1, S2) before its own next regular configuration.
+Rule names: C configurations, V virtual synchrony, S safe.  One relaxation of the textbook: a member
+named in a transitional configuration may fail to install the next ring although it is up, when the
+ring breaks between two members' installations; it then counts as failed for C4, but it still owes
+every safe message (S1, S2) before its own next regular configuration.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def alternation(history: History) -> Violations:
 
 
 def transitional_agreement(history: History) -> Violations:
-    """C4: who moves together agrees on who does.  C5: a new incarnation never counts as the old."""
+    """C4: processes that move together agree on who does.  C5: a new incarnation is a new
+    member."""
     passages = [p for p in history.passages() if p.next is not None and p.trans is not None]
     came_from = {(p.process.who, p.next): p.ring for p in passages}
     groups: dict[tuple[RingId, RingId | None], list[Passage]] = {}
@@ -89,7 +90,7 @@ def transitional_agreement(history: History) -> Violations:
 
 
 def virtual_synchrony(history: History) -> Violations:
-    """V1: who moves together from ring to ring delivered the same messages in between."""
+    """V1: processes that move together from ring to ring delivered the same messages in between."""
     first_of: dict[tuple[RingId, RingId], Passage] = {}
     for passage in history.passages():
         if passage.next is None:

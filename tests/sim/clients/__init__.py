@@ -1,1 +1,1 @@
-"""The clients of simulated brokers: what they do, and what their histories must show."""
+"""The clients of simulated brokers: their behaviour, and the properties of their histories."""

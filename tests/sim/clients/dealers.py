@@ -1,10 +1,10 @@
-"""Simulated clients that work in transactions, and the witness that nothing of one comes alone.
+"""Simulated clients that work in transactions, and the witness that no transaction is split.
 
 A dealer at each member takes coins out of one till by basic.get, and in one transaction settles
-them and publishes the same ones to the other till; some go back, some transactions are refused.
-With each it may put a stamp into a queue that takes each key once (G26), under keys that dealers of
-other members use as well.  So a coin is in one till, once, whatever befalls: it would be there
-twice, or not at all, where half of a transaction came, was repeated, or was lost.
+them and publishes the same ones to the other till; some are returned, some transactions refused.
+With each transaction it may put a stamp into a queue that takes each key once (G26), under keys
+that dealers of other members use as well.  So a coin is in one till, once, whatever happens: it
+would be there twice, or not at all, if half of a transaction was applied, repeated, or lost.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tests.sim.world.random_tape import Tape
 
 TILLS, STAMPS = ("till-a", "till-b"), "stamps"
 DEALT = "till|stamps"
-"""How the names of queues begin of which operators let nothing be dropped."""
+"""Prefix of the queues from which operators let nothing be dropped."""
 NOWHERE = "an exchange that is not there"
 KEY = "x-deduplication-header"
 COINS, KEYS, HAND = 5, 40, 3
@@ -56,7 +56,7 @@ PAUSE_S = 0.01
 
 
 class SimDealer:
-    """The one of one incarnation: one connection with one channel, anew in each session."""
+    """The dealer of one incarnation: one connection with one channel, new in each session."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SimDealer:
         later: Callable[[float, Callable[[], None]], None],
         calm: Callable[[], bool],
     ) -> None:
-        """`priorities`: how many the second till has, the same at every member."""
+        """`priorities`: the number of priorities of the second till, the same at every member."""
         self.tape, self.priorities, self.numbers = tape, priorities, numbers
         self._later, self._calm = later, calm
         self.conn = self._number = self._waits_for = 0
@@ -76,12 +76,12 @@ class SimDealer:
         self._has_paid_in = False
 
     def begin(self) -> None:
-        """By a new connection; what the old one held is gone with it."""
+        """Begin with a new connection; what the old one held is gone with it."""
         self._commands = []
         self._connect()
 
     def hang_up(self) -> None:
-        """Abruptly, whatever it waits for, and come again."""
+        """Disconnect abruptly, whatever it waits for, and return."""
         self._commands.append(ConnectionClose(CONNECTION_CLOSE, self.conn))
         self._connect()
 
@@ -143,7 +143,7 @@ class SimDealer:
         return TxPublish("", STAMPS, PERSISTENT, properties, self._body())
 
     def _deal(self, conn: int) -> None:
-        """The next thing that it does, unless it came by another connection meanwhile."""
+        """Do the next step, unless it has reconnected meanwhile."""
         if conn != self.conn or self._waits_for:
             return
         if self._calm():
@@ -171,7 +171,7 @@ class SimDealer:
             self._held.clear()
 
     def _commit(self) -> None:
-        """All coins in its hand go over, but for some that go back; by chance a stamp."""
+        """Move all held coins, except some that are returned; by chance add a stamp."""
         tape, other = self.tape, TILLS[self._till == TILLS[0]]
         publishes: list[TxPublish] = []
         settles: list[TxSettle] = []
@@ -203,7 +203,7 @@ class SimDealer:
             case GetEmpty():
                 pass
             case _:
-                return True  # it asked for that without waiting
+                return True  # it requested that without waiting
         self._waits_for -= 1
         self._soon()
         return True
@@ -218,7 +218,7 @@ class DealWitness:
         tally: Callable[[str], None],
         settled: Mapping[tuple[str, MessageId], int],
     ) -> None:
-        """`settled`: what left its queue for good by an acknowledgement."""
+        """`settled`: the messages that left their queue for good by an acknowledgement."""
         self._broken, self._tally, self._settled = broken, tally, settled
         self.coins: dict[MessageId, int] = {}  # and where each was paid in
         self._first: dict[str, MessageId] = {}  # stamps that are to be taken, by their keys

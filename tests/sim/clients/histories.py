@@ -1,8 +1,8 @@
-"""The histories that simulated clients keep, in the files that clients of real brokers write.
+"""The histories of simulated clients, in the files that clients of real brokers write.
 
-Each incarnation of a member has clients of its own, which share one history.  A client is a process
-of its own: what ends with the member is its connections, and by chance it dies with it, as of one
-power cut, and the end of its file is cut off.
+Each incarnation of a member has its own clients, which share one history.  A client is a separate
+process: only its connections end with the member; by chance it dies too, as in one power cut, and
+its file ends early.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CUT_BYTES_MAX = 400
 
 
 class SimHistory:
-    """What the clients of one incarnation write down; nothing without a directory."""
+    """The records of one incarnation's clients; none without a directory."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class SimHistory:
             self._file = place / segment_name(name, incarnation, 0)
         self._tape, self._cluster_id = tape, cluster_id
         self._to: dict[str, Session] = {}  # the publisher's, by the queue that it publishes to
-        self._by: dict[int, Session] = {}  # by the number of a publish that is unconfirmed
+        self._by: dict[int, Session] = {}  # by the number of an unconfirmed publish
         self._of: dict[tuple[int, int], Session] = {}  # of consumers, by connection and channel
 
     def _session(self, queue: str) -> Session:
@@ -62,7 +62,7 @@ class SimHistory:
         self._by[sent.publish_no] = session
 
     def answered(self, number: int, *, ack: bool) -> None:
-        """A confirm came, or a refusal."""
+        """A confirm or a refusal arrived."""
         if (session := self._by.pop(number, None)) is not None:
             (session.confirmed if ack else session.refused)(number)
 
@@ -75,12 +75,12 @@ class SimHistory:
     # -- consumers -------------------------------------------------------------------------------
 
     def consumes(self, conn: int, chan: int, queue: str) -> None:
-        """A channel was opened, perhaps anew, to consume from a queue."""
+        """A channel was opened, perhaps reopened, to consume from a queue."""
         if self._history is not None:
             self._of[conn, chan] = self._session(queue)
 
     def received(self, delivery: DeliverEffect) -> None:
-        """A message came."""
+        """A message arrived."""
         if (session := self._of.get((delivery.conn, delivery.chan))) is not None:
             session.received(
                 delivery.delivery_tag, bytes(delivery.body), redelivered=delivery.redelivered,
@@ -100,7 +100,7 @@ class SimHistory:
     # -- the file --------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Before anything that it tells is done."""
+        """Called before any recorded action is carried out."""
         if self._history is not None:
             self._history.flush()
 

@@ -1,8 +1,8 @@
-"""A queue whose dead letters go at least once, and those who stand in their way.
+"""A queue whose dead letters are kept until they are taken, and operators that block their way.
 
-What dies in the queue `kept` goes by the exchange `post` to the queue `mail`.  By chance operators
-take the exchange away, or the binding, or let `mail` take little and refuse the rest; when the
-chaos is over they open the way.  G31 over a whole history is judged by `LetterWitness`.
+Messages that die in the queue `kept` go by the exchange `post` to the queue `mail`.  By chance
+operators remove the exchange or the binding, or let `mail` take little and refuse the rest; when
+the chaos is over they open the way.  `LetterWitness` judges G31 over a whole history.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from tests.sim.world.random_tape import Tape
 
 KEPT, POST, MAIL = "kept", "post", "mail"
 WAYS_CHAN = 2
-"""The channel of who opens and closes ways: what it asks for may be refused."""
+"""The channel of the operators that open and close ways: its requests may be refused."""
 
 
 class LetterPlan(NamedTuple):
-    """Of a whole run: every member declares the queues alike."""
+    """The plan of a whole run: every member declares the queues alike."""
 
     used: bool
     arguments: Table
 
     @classmethod
     def draw(cls, tape: Tape) -> LetterPlan:
-        """By chance: most runs have no such queue."""
+        """Draw the plan: most runs have no such queue."""
         used = tape.chance(0.3)
         arguments: Table = {
             "x-dead-letter-exchange": POST,
@@ -77,7 +77,7 @@ class LetterPlan(NamedTuple):
 
 
 class SimWays:
-    """Those who open and close the way of dead letters at one member."""
+    """The operators that open and close the way of dead letters at one member."""
 
     def __init__(self, tape: Tape, plan: LetterPlan) -> None:
         self._tape, self.plan = tape, plan
@@ -92,7 +92,7 @@ class SimWays:
         return self.plan.used and self._tape.chance(0.25)
 
     def begin(self, conn: int) -> list[Command]:
-        """By a channel of a connection that was just opened, in a session of its own."""
+        """Begin on a channel of a connection that was just opened, in a session of its own."""
         self.conn = conn
         self._opened_for_good = False
         if not self.plan.used:
@@ -104,7 +104,7 @@ class SimWays:
         return [ChannelOpen(CHANNEL_OPEN, self.conn, WAYS_CHAN)]
 
     def whim(self) -> list[Command]:
-        """What they do now: mostly nothing."""
+        """The present action: mostly none."""
         if not self._tape.chance(self._eager):
             return []
         conn, chan = self.conn, WAYS_CHAN
@@ -120,7 +120,7 @@ class SimWays:
         )  # fmt: skip
 
     def open_for_good(self) -> list[Command]:
-        """Once in each session."""
+        """Open the way for good, once in each session."""
         if self._opened_for_good or not self.plan.used or not self.conn:
             return []
         self._opened_for_good = True
@@ -152,13 +152,13 @@ class LetterWitness:
     def applied(
         self, machine: Machine, position: int, command: Command, moves: list[bytes]
     ) -> None:
-        """Called after each command, with the moves that it made."""
+        """Called after each command, with its moves."""
         vhost = machine.vhosts.get("/")
         if vhost is None or KEPT not in vhost.queues:
             return
         kept, mail = vhost.queues[KEPT], vhost.queues.get(MAIL)
         if command[0] == ACTIVATE and command[3]:  # type: ignore[misc]
-            # It takes what is transient.
+            # It takes transient messages.
             self._waiting = deque(
                 number for number in self._waiting if number in _numbers(kept.letters)
             )
@@ -196,7 +196,7 @@ class LetterWitness:
 
     def at_rest(self, machine: Machine, present: set[MessageId], cold: int) -> None:
         """At the end each message that the queue took is somewhere, or was settled; `cold` is the
-        position of the last cold start, which takes what is transient."""
+        position of the last cold start, which takes transient messages."""
         for message, (position, persistent) in self.taken.items():
             if message not in present and (persistent or position > cold):
                 self._broken("G31", f"{message}, which `{KEPT}` took at {position}, is lost")
@@ -208,7 +208,7 @@ class LetterWitness:
 
 
 def _sent_to(machine: Machine, mail: Queue, numbers: set[int]) -> Iterator[MessageId]:
-    """What of this queue has these numbers, or left it at once."""
+    """The messages of this queue with these numbers, or that left it at once."""
     waits = (*mail.ready, *mail.returned.values())
     held = (
         one
@@ -219,7 +219,7 @@ def _sent_to(machine: Machine, mail: Queue, numbers: set[int]) -> Iterator[Messa
     for message in (*waits, *held):
         if message[NUMBER] in numbers:
             yield message_id(message[BODY])
-    for effect in machine.effects:  # who acknowledges nothing holds nothing
+    for effect in machine.effects:  # a consumer without acks holds nothing
         if not isinstance(effect, DeliverEffect) or not effect.no_ack:
             continue
         if effect.consumer_tag.startswith(f"{MAIL}/"):

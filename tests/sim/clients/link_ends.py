@@ -1,11 +1,11 @@
 """One attempt of a shovel or a link of federation in virtual time: the real mover, and its ends.
 
-The mover runs in a greenlet of its own: where it would wait for its sockets, the simulator goes on,
-and lets it go on when something came or its time is up.  To it an end looks like our AMQP client;
-what it asks for are commands of a connection of the member at the other side, what it hears are
-that member's effects.  An end at the member that runs it is a pair of sockets there, so nothing
-gets lost; another one is a connection that is late, and breaks.  A process is no member: it goes on
-while its own member stands still, and perhaps a while when that crashed.
+The mover runs in its own greenlet: where it would wait for its sockets, the simulator continues,
+and resumes it when data arrived or its time is up.  To the mover an end looks like our AMQP client;
+its requests are commands of a connection of the member at the other side, and it receives that
+member's effects.  An end at the member that runs it is a pair of sockets there, so nothing gets
+lost; any other is a connection that is late, and breaks.  A process is no member: it continues
+while its own member stands still, and perhaps a while after that crashed.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper
 
 SPEED = 4.0
-"""A second of the simulator is so many of the links', whose patience is made for slower networks:
-a member that is lost is out of the view before anybody's is over."""
+"""The links' seconds in a simulated second, as their patience is made for slower networks: a lost
+member is out of the view before any link's patience ends."""
 CHAN = 1
 ATTEMPT = "attempt "
-"""Begins what a history has as the address of its connections: which one it is."""
+"""Prefix of the address of its connections in a history, which marks the attempt."""
 KILLED_BETWEEN = 0.06
-"""How often a process dies with a confirm that it has not passed on as an acknowledgement."""
+"""The chance that a process dies with a confirm that it has not passed on as an ack."""
 KILLED: dict[str, object] = {"why": "its process was killed"}
 AS_THEY_ARE: dict[str, tuple[int, Callable[..., Any]]] = {
     "exchange.declare": (c.EXCHANGE_DECLARE, c.ExchangeDeclare),
@@ -89,7 +89,7 @@ class SimEnd(AmqpConnection):
         self.deliveries: list[Delivery] = []
         self.acks: list[PublisherConfirm] = []
         self.returns: list[Returned] = []
-        self.out = bytearray()  # what is sent is under way at once
+        self.out = bytearray()  # sent data are under way at once
         self.frame_max, self.blocked = codec.FRAME_MAX_BYTES, ""
         self.cluster = ClusterName("simulated", upper.controller.replica.machine.cluster_id)
         self.capabilities = frozenset(("queue_numbers", "numbered_publishes"))
@@ -108,7 +108,7 @@ class SimEnd(AmqpConnection):
         upper.links.ends[self.conn] = self
 
     def open(self) -> None:
-        """The connection and its channel.  Raises what our client raises."""
+        """Open the connection and its channel.  Raises what our client raises."""
         self._send(0, "connection.open", ("/",))
         self._await("connection.open-ok")
         self.open_channel()
@@ -179,7 +179,7 @@ class SimEnd(AmqpConnection):
             self.upper.world.after(self._tape.gap(0.001), self._arrive)
 
     def _arrive(self) -> None:
-        """The next command of the way is at the member, whichever that was that began it."""
+        """Deliver the next command of the way to the member, whichever call began it."""
         if self._way:
             command, upper = self._way.popleft(), self.upper
             if self._has_asked_to_close:
@@ -196,7 +196,7 @@ class SimEnd(AmqpConnection):
             self._dropped = True
 
     def cut(self) -> None:
-        """The network breaks it: what is on its way is lost, and the member notices that later."""
+        """The network breaks it: data under way are lost, and the member notices that later."""
         if not self._broken:
             self._way.clear()
             self._way.append(c.ConnectionClose(c.CONNECTION_CLOSE, self.conn))
@@ -211,7 +211,7 @@ class SimEnd(AmqpConnection):
         if isinstance(effect, Reply) and effect.method == "connection.close-ok":
             self._closed = True
         self._closed = self._closed or isinstance(effect, ConnectionError_)
-        if isinstance(effect, DeliverEffect) and effect.no_ack:  # what is written counts as sent
+        if isinstance(effect, DeliverEffect) and effect.no_ack:  # a written message counts as sent
             sent = c.Sent(c.SENT, self.conn, CHAN, effect.delivery_tag)
             self.upper.links.commands.append(sent)
             self.upper.schedule()
@@ -246,21 +246,21 @@ class SimEnd(AmqpConnection):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the member has ended it, or is not heard any more."""
+        """Whether the member has ended it, or is silent."""
         upper = self.upper
         ended = upper.dead or upper.stopping or upper.clients.session != self._session
         return self._broken or ended or not self._session or upper.name in upper.world.outside
 
     @property
     def is_gone(self) -> bool:
-        """Whether what it held is back in the state of its member (`Gateway.is_gone`)."""
+        """Whether the messages it held are back in its member's state (`Gateway.is_gone`)."""
         upper, key = self.upper, (self._session, self.conn)
         if upper.dead or upper.clients.session != self._session:
             return True
         return self._closed and key not in upper.controller.replica.machine.connections
 
     def receive_now(self) -> None:
-        """Take in what came."""
+        """Read the data that arrived."""
         while self._inbox:
             self._take(self._inbox.popleft())
         refused, self._refused = self._refused, None
@@ -303,17 +303,17 @@ class SimEnd(AmqpConnection):
         return False
 
     def send_now(self) -> None:
-        """All is under way already."""
+        """Everything is under way already."""
 
     def keep_alive(self, *, reading: bool = True) -> None:
-        """That a member is not heard any more is told by `is_lost`."""
+        """`is_lost` reports a silent member."""
 
     def fileno(self) -> int:
         return -1
 
 
 class _SimMover(Mover):
-    """The real one, of an attempt."""
+    """The real mover of an attempt."""
 
     def __init__(self, attempt: SimAttempt, task: Task) -> None:
         super().__init__(task, attempt.told.append, -1)
@@ -370,7 +370,7 @@ class SimAttempt:
 
     @property
     def holds(self) -> bool:
-        """Whether it runs, or its connections here hold messages still."""
+        """Whether it runs, or its connections here still hold messages."""
         return not self.is_over or not all(one.is_gone for one in self.ends if one.local)
 
     def stop(self, *, at_once: bool) -> None:
@@ -393,7 +393,7 @@ class SimAttempt:
     # -- the process -----------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Its sockets close, wherever it was."""
+        """Close its sockets, wherever it was."""
         if not self.is_over and not self._killed:
             self._killed = True
             if self._run.gr_frame is not None:
@@ -401,13 +401,13 @@ class SimAttempt:
             self._ends(KILLED)
 
     def cut(self) -> None:
-        """One of its connections breaks."""
+        """Break one of its connections."""
         far = [one for one in self.ends if not one.local]
         if far:
             self.tape.pick(far).cut()
 
     def wake(self, in_s: float = -1.0) -> None:
-        """Let it go on a moment later, or at that time at the latest."""
+        """Resume it a moment later, or at that time at the latest."""
         world = self.upper.world
         due = world.now + (self.tape.gap(0.0003) if in_s < 0 else in_s)
         if not self.is_over and (self._due is None or due < self._due):
@@ -478,7 +478,7 @@ class SimAttempt:
         self._sent[number] = message
 
     def confirmed(self, number: int, *, accepted: bool) -> None:
-        """The destination answers; that a majority has what it confirms the outbox looks at."""
+        """The destination confirms; the outbox checks that a majority has the message."""
         if accepted and number in self._sent:
             self._confirmed.add(self._sent[number])
         world = self.upper.world
@@ -487,11 +487,12 @@ class SimAttempt:
             raise GreenletExit  # the process, before it can acknowledge that at the source
 
     def reopened(self, which: str) -> None:
-        """A channel begins: its numbers do, too."""
+        """A channel begins, and with it its numbers."""
         (self._held if which == "source" else self._sent).clear()
 
     def acknowledges(self, tag: int, *, multiple: bool) -> None:
-        """G24: what goes from the source, the destination has confirmed, if that is waited for."""
+        """G24: the destination has confirmed messages acknowledged at the source, if so
+        configured."""
         if self._job.shovel.ack_mode != ON_CONFIRM:
             return
         for one in [one for one in self._held if one == tag or (multiple and one < tag)]:
@@ -503,7 +504,7 @@ class SimAttempt:
     # -- what it waits for -----------------------------------------------------------------------
 
     def wait(self, patience_s: float) -> None:
-        """Until something came, or that much of its time is over."""
+        """Wait until data arrived, or this much of its time is over."""
         self.wake(max(0.0, patience_s) / SPEED)
         simulator = getcurrent().parent
         assert simulator is not None
@@ -514,7 +515,7 @@ class SimAttempt:
         return lines
 
     def _hang_up(self, _control: int) -> None:
-        """The end of its input was read: it listens no more."""
+        """The end of its input was read: it stops listening."""
         self._input_ends = False
 
     def _turn(

@@ -1,5 +1,5 @@
-"""What moves messages in a run: one shovel, two, of which the first may feed the second, or a link
-of federation, of either kind."""
+"""The links of a run: one shovel, two, of which the first may feed the second, or a link of
+federation, of either kind."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ SOURCES = (SOURCE, SECOND, LINK_QUEUE)
 """The first is always there."""
 SHOVEL, EXCHANGE_LINK, QUEUE_LINK = "shovel", "exchange", "queue"
 KEYS = ("red", "green", "blue")
-"""Of what is published at the exchange."""
+"""The keys of publishes to the exchange."""
 SPARED = "shovel|federation"
-"""How the names of queues begin of which operators let nothing be dropped."""
+"""Prefixes of the queues from which operators let nothing be dropped."""
 KEYS_OF = {
     SHOVEL: (("/", "mover"), ("/", "second")),
     EXCHANGE_LINK: (("/", "exchange", NEAR, "up"),),
@@ -52,7 +52,7 @@ ELSEWHERE, HERE = "amqp://elsewhere", "amqp://"
 
 
 class LinkPlan(NamedTuple):
-    """Of a whole run: every member defines the same."""
+    """The plan of a whole run: every member defines the same links."""
 
     used: bool
     kind: str
@@ -62,7 +62,8 @@ class LinkPlan(NamedTuple):
 
     @classmethod
     def draw(cls, tape: Tape, *, chained: bool) -> LinkPlan:
-        """By chance: most runs have none.  `chained`: two shovels are one behind the other."""
+        """Draw the plan: most runs have no links.  `chained`: two shovels are one behind the
+        other."""
         used = tape.chance(0.2)
         places = (HERE, ELSEWHERE), (ELSEWHERE, HERE), (HERE, HERE)
         source, destination = tape.pick(places)
@@ -90,22 +91,22 @@ class LinkPlan(NamedTuple):
 
     @property
     def follows_bindings(self) -> bool:
-        """Whether what is bound here is bound elsewhere."""
+        """Whether bindings made here are made elsewhere too."""
         return self.kind == EXCHANGE_LINK
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
-        """By which members know what moves the messages."""
+        """The keys by which members know the links."""
         return KEYS_OF[self.kind][: len(self.shovels)]
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """What a publisher declares."""
+        """The queues that a publisher declares."""
         sources = tuple(self.shovels) if self.kind == SHOVEL else (SOURCE,)
         return (*sources, DESTINATION)
 
     def define(self, conn: int, requests: Iterator[int]) -> list[Command]:
-        """By a publisher that has declared the queues."""
+        """Define the links, by a publisher that has declared the queues."""
         if self.kind == SHOVEL:
             return [
                 _parameter(next(requests), SHOVEL_NAMES[source], shovel)
@@ -129,15 +130,15 @@ class LinkPlan(NamedTuple):
         ]  # fmt: skip
 
     def change(self, conn: int, tape: Tape) -> Command:
-        """A binding comes or goes at the exchange that is fed."""
+        """Add or remove a binding at the exchange that is fed."""
         key = tape.pick(KEYS)
         if tape.chance(0.65):
             return QueueBind(QUEUE_BIND, conn, 1, DESTINATION, NEAR, key, True, {})
         return QueueUnbind(QUEUE_UNBIND, conn, 1, DESTINATION, NEAR, key, False, {})
 
     def message(self, properties: bytes, body: bytes, tape: Tape) -> Publish:
-        """One that is to be moved; it says in its properties that it is persistent, so that who
-        passes it on knows."""
+        """A message to be moved; its properties say that it is persistent, so that its forwarder
+        knows."""
         said = decode_properties(properties or b"\0\0")
         properties = encode_properties({**said, "delivery_mode": 2})
         exchange, key = "", SOURCE
@@ -153,7 +154,7 @@ def _parameter(request: int, name: str, value: Table) -> Define:
 
 
 def definition_of(state: State, source: str) -> Mapping[str, object]:
-    """Return that of what moves messages from this queue."""
+    """Return the definition of the link that moves messages from this queue."""
     for name in (SHOVEL_NAMES.get(source, ""), UPSTREAM_NAME):
         body = state.definitions["parameter"].get(("/", name))
         value = body["value"] if body is not None else None
@@ -163,20 +164,20 @@ def definition_of(state: State, source: str) -> Mapping[str, object]:
 
 
 def fed_by(state: State, source: str) -> str:
-    """Return the queue to which what moves messages from this one brings them."""
+    """Return the queue to which the link from this queue brings messages."""
     return str(definition_of(state, source).get("dest-queue", DESTINATION))
 
 
 def is_in_order(definition: Mapping[str, object]) -> bool:
-    """Whether G24 or G27 promises the order of the queue also when a link breaks: to a shovel a
-    source elsewhere gives back what was under way when it notices, and a link takes from a queue
-    only now and then."""
+    """Whether G24 or G27 promises the order of the queue even when a link breaks: a remote source
+    returns messages under way to a shovel only when it notices, and a link takes from a queue only
+    now and then."""
     return "exchange" in definition or definition.get("src-uri") == HERE
 
 
 def is_moved(vhost: Vhost, kind: str) -> bool:
-    """Whether nothing waits to be moved, and the exchange elsewhere is bound as that here is.  From
-    a federated queue nothing is taken that nobody here waits for."""
+    """Whether nothing waits to be moved, and the exchange elsewhere is bound as the one here is.
+    From a federated queue only messages are taken for which somebody here waits."""
     waiting = [
         queue for queue in map(vhost.queues.get, SOURCES)
         if queue is not None and (queue.unacked or (kind != QUEUE_LINK and ready_count(queue)))

@@ -1,11 +1,11 @@
-"""The shovels or the link of federation of a run, each of which one member at a time runs.
+"""The shovels or the link of federation of a run, each run by one member at a time.
 
-The real `Shovels` of each member, with its handover and the datagrams of that, and the real
-`Federation` begin and end attempts (`link_ends.SimAttempt`), in which the real mover runs.  Source
-and destination are queues or exchanges of the simulated cluster; an end that is not at the
-member that runs it is at whichever member by chance, as if it were another cluster.  Processes are
-killed, connections break, operators begin it anew, and bindings come and go.
-`moved.MoveWitness` judges G24 and G27 over a whole history.
+The real `Shovels` of each member, with its handover and its datagrams, and the real `Federation`
+begin and end attempts (`link_ends.SimAttempt`), in which the real mover runs.  Source and
+destination are queues or exchanges of the simulated cluster; an end that is not at the running
+member is at any member by chance, as if it were another cluster.  Processes are killed, connections
+break, operators restart it, and bindings come and go.  `moved.MoveWitness` judges G24 and G27 over
+a whole history.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 logging.getLogger("qpidd.shovels").addHandler(logging.NullHandler())  # not to standard error
 BEAT_S = 0.04
 LATE_CHANGES = 3
-"""Of bindings, when the chaos is over, at each member."""
+"""The changes of bindings at each member when the chaos is over."""
 
 
 class SimLinks:
-    """The part of one member: what it runs, and the connections of attempts to it."""
+    """The part of one member: the attempts that it runs, and the connections of attempts to it."""
 
     def __init__(self, upper: BrokerUpper, tape: Tape, *, has_links: bool) -> None:
         chained = upper.world.plan.has("chain")
@@ -73,31 +73,31 @@ class SimLinks:
 
     @property
     def is_open(self) -> bool:
-        """Whether connections are taken."""
+        """Whether connections are accepted."""
         upper = self._upper
         gone = upper.dead or upper.stopping or upper.name in upper.world.outside
         return not gone and bool(upper.clients.session) and upper.controller.serving
 
     @property
     def settled(self) -> bool:
-        """Whether all is moved, as this member has it."""
+        """Whether everything is moved, as this member sees it."""
         vhost = self._state().vhosts.get("/")
         late = self._late_changes and self._serves and self._healed
         return not late and (vhost is None or is_moved(vhost, self.plan.kind))
 
     def define(self, conn: int) -> list[Command]:
-        """By a publisher that has declared the queues."""
+        """Define the links, by a publisher that has declared the queues."""
         changes = [
             self.plan.change(conn, self._tape) for _ in range(3 * self.plan.follows_bindings)
         ]
         return [*self.plan.define(conn, self._requests), *changes]
 
     def message(self, properties: bytes, body: bytes) -> Publish:
-        """One that is to be moved."""
+        """A message to be moved."""
         return self.plan.message(properties, body, self._tape)
 
     def begin(self) -> None:
-        """A session begins: connections of the one before it are gone."""
+        """A session begins: connections of the previous one are gone."""
         gone, self.ends, self.commands = list(self.ends.values()), {}, []
         for end in gone:
             end.attempt.wake()
@@ -120,7 +120,7 @@ class SimLinks:
         return self._shovels.takes(Direct(direct.sender, direct.payload[HEADER.size :]))
 
     def close(self) -> None:
-        """The member ends in order."""
+        """The member stops cleanly."""
         self._shovels.close()
 
     def crashed(self) -> None:
@@ -148,7 +148,7 @@ class SimLinks:
         self._attempts = [one for one in self._attempts if not one.is_over]
         if not world.healed:
             self._whim()
-        elif not self._healed:  # an operator has it tried again at once
+        elif not self._healed:  # an operator has it retried at once
             self._healed = True
             for key in self.plan.keys:
                 self._shovels.restart(key)
@@ -156,7 +156,7 @@ class SimLinks:
             self._change_bindings()
 
     def _change_bindings(self) -> None:
-        """What is bound to the exchange here changes, also a little when the chaos is over."""
+        """Change bindings of the exchange here, a few times also when the chaos is over."""
         late = self._upper.world.healed
         if self._serves and self._tape.chance(0.2) and (not late or self._late_changes):
             self._late_changes -= late
@@ -164,7 +164,7 @@ class SimLinks:
             clients.commands.append(self.plan.change(clients.publisher, self._tape))
 
     def _whim(self) -> None:
-        """What befalls an attempt: mostly nothing."""
+        """Inject a fault into an attempt: mostly none."""
         if not self._serves or not self._tape.chance(0.1):
             return
         what = self._tape.pick(("cut", "kill", "restart")) if self._attempts else "restart"
@@ -191,8 +191,8 @@ class SimLinks:
         return attempt
 
     def _look_who_runs(self, attempt: SimAttempt) -> None:
-        """G24: one that joins begins when the one before it has let go, or when that has had the
-        time to, or is no member any more."""
+        """G24: a joiner begins only when the previous runner has let go, or has had the time to, or
+        is no longer a member."""
         upper = self._upper
         asks = upper.world.now - self._served_since < HANDOVER_S / SPEED
         for other in upper.stack.attempts:
@@ -210,7 +210,7 @@ class SimLinks:
                 upper.judge.broken("G24", text)
 
     def _done(self, _shovel: Shovel) -> None:
-        """These have no end."""
+        """These never finish."""
 
     def _tell(self, datagram: bytes) -> None:
         upper = self._upper

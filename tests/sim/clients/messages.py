@@ -11,6 +11,6 @@ MessageId = tuple[int, int]  # connection, number of its messages
 
 
 def message_id(body: Body) -> MessageId:
-    """Who published it, and as which."""
+    """Its publisher, and its number there."""
     conn, number = MESSAGE.unpack_from(bytes(body))
     return conn, number

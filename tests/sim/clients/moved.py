@@ -1,4 +1,4 @@
-"""Follows what shovels or a link of federation move through a history (G24, G27)."""
+"""Follows the messages that shovels or a link of federation move through a history (G24, G27)."""
 
 from __future__ import annotations
 
@@ -47,24 +47,25 @@ class _Attempt:
         return self.to_come[message] >= 0
 
     def left_out(self, arrived: Collection[MessageId]) -> list[MessageId]:
-        """What it should have passed on, as it did that with later ones."""
+        """The messages that it should have passed on, as it passed on later ones."""
         ends = [at for at, one in enumerate(self.taken) if one in self.passed_on]
         return [one for one in self.taken[: max(ends, default=0)] if one not in arrived]
 
 
 class MoveWitness:
-    """Each message that a source took comes to the destination once, in the order of the source
-    where that is promised, and goes from the source after that.
+    """Each message that a source took arrives at the destination once, in the order of the source
+    where that is promised, and leaves the source after that.
 
-    Where no confirms are waited for, an attempt that ends may lose the last that it took, and no
-    others; what was given back as well, or not known to be sent when a member died, comes twice.
+    Without confirms, an attempt that ends may lose the last messages that it took, and no others; a
+    returned message, or one not known to be sent when a member died, arrives twice.
     """
 
     def __init__(self, broken: Callable[[str, str], None], tally: Callable[[str], None]) -> None:
         self._broken, self._tally = broken, tally
         self.arrived: dict[Copy, int] = {}  # where it was brought to
         self.twice: set[Copy] = set()
-        """As a cold start gives what is left new places, or as nobody counted them."""
+        """Messages that may be there twice: a cold start gives them new places, or none were
+        counted."""
         self._places: dict[Copy, int] = {}  # where in a source, of the first if it is there twice
         self._entered: Counter[Copy] = Counter()
         self._moved: Counter[Copy] = Counter()  # from a source, since the last cold start
@@ -74,7 +75,7 @@ class MoveWitness:
         self._by_name: dict[str, _Attempt] = {}
 
     def cold_start(self, position: int) -> None:
-        """What was under way comes again, also in front of what has come."""
+        """Messages under way arrive again, also in front of those that have arrived."""
         self._cold = position
         self._furthest.clear()
         self._moved.clear()
@@ -85,7 +86,7 @@ class MoveWitness:
             self._attempts[conn] = self._by_name.setdefault(peer, _Attempt())
 
     def enters(self, machine: Machine, command: Command, moves: list[bytes]) -> None:
-        """A message comes to a queue, or to several."""
+        """A message enters a queue, or several."""
         queues = map(machine.vhosts["/"].queues.get, SOURCES)
         sources = {queue.number: queue.name for queue in queues if queue is not None}
         for what, _, queue, *_ in MOVE.iter_unpack(b"".join(moves)) if sources else ():
@@ -130,7 +131,7 @@ class MoveWitness:
         return True
 
     def _source_of(self, machine: Machine, came: Copy) -> str:
-        """From which queue it was brought here; empty: from none."""
+        """The queue from which it was brought here; empty: none."""
         return next(
             (
                 source
@@ -177,7 +178,7 @@ class MoveWitness:
             self._broken("G24", text)
 
     def at_rest(self, machine: Machine) -> None:
-        """All is moved, but for what still waits, as nobody wants it."""
+        """Everything is moved, except messages that still wait because nobody wants them."""
         queues = [machine.vhosts["/"].queues.get(name) for name in SOURCES]
         waiting = {
             (queue.name, message_id(one[BODY]))

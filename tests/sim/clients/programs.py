@@ -1,13 +1,12 @@
-"""Simulated clients of one member: they publish, consume, settle, change their minds, and close.
+"""Simulated clients of one member: they publish, consume, settle, reconnect, and close.
 
 They send commands and receive effects, as gateway and outbox would pass them on.  Connection
-numbers are unique in the whole run, so a connection and the number of a message of it name that
-message for good.  Some publishers number their messages: they send again, by another connection,
-what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
-that of another one.  Some have messages delayed, some publish to a queue of last values, or to one
-whose messages have groups, some send bodies in parts, and some of the consumers only browse.
-Programs of their own read streams (`readers`), keep letters waiting (`letters`), and work in
-transactions (`dealers`).
+numbers are unique in the whole run, so a connection and its message's number name that message for
+good.  Some publishers number their messages: they resend unconfirmed ones by another connection,
+and those that a crashed member's publisher had unconfirmed are sent again by another member's.
+Some have messages delayed, some publish to a last-value queue, or to one whose messages have
+groups, some send bodies in parts, and some of the consumers only browse.  Separate programs read
+streams (`readers`), keep letters waiting (`letters`), and work in transactions (`dealers`).
 """
 
 from __future__ import annotations
@@ -66,18 +65,18 @@ from tests.sim.world.random_tape import Tape
 
 UNCONFIRMED_MAX = 50
 LATE = "late"
-"""An exchange that delays; only durable queues are bound to it, so what was confirmed has one."""
+"""An exchange that delays; only durable queues are bound to it, so confirmed messages have one."""
 DELAY_MS_MAX = 400
 LATEST, KEY = "latest", "key"
-"""A queue that keeps the last message of each key, and the header that has it."""
+"""A queue that keeps the last message of each key, and the header with the key."""
 KEYS = 4
 GROUPED, GROUP = "grouped", "group"
-"""A queue whose messages have groups, and the header that says which."""
+"""A queue whose messages have groups, and the header with the group."""
 GROUPS = 3
 BROWSER = "browser of "
 """Begins the tag of a consumer that browses."""
 Orphans = list[Publish]
-"""What numbering publishers of members that crashed had unconfirmed."""
+"""The messages that numbering publishers of crashed members had unconfirmed."""
 
 
 class Queue(NamedTuple):
@@ -86,7 +85,7 @@ class Queue(NamedTuple):
 
 
 class Replica(Protocol):
-    """Who keeps a replica of a queue (`replicas.SimReplica`)."""
+    """The keeper of a queue's replica (`replicas.SimReplica`)."""
 
     def begin(self) -> None: ...
     def take_commands(self) -> list[Command]: ...
@@ -144,8 +143,8 @@ class SimClients:
         self.blocked = False  # by an alarm
         self.published = 0  # messages that the publisher sent as new ones
         self.publisher = 0  # its connection
-        self.publish_no = 0  # its last one, those that it sent again included
-        self.producer = ""  # how it names itself
+        self.publish_no = 0  # its last one, including repeated ones
+        self.producer = ""  # its producer name
         self.sequence = 0  # its last number
         self.consuming = 0  # the consumers' connection
         self.unconfirmed: dict[int, Publish] = {}  # by publish number
@@ -178,7 +177,7 @@ class SimClients:
     # -- what they ask for -----------------------------------------------------------------------
 
     def session_started(self, session: int) -> None:
-        """All old connections are gone; the clients come again."""
+        """All old connections are gone; the clients reconnect."""
         self.session = session
         self.commands, self._unsent = [], []
         self.history.consumers_lost(self.consuming)
@@ -193,7 +192,7 @@ class SimClients:
             self.dealer.begin()
 
     def _connect(self) -> None:
-        """The publisher comes by a new connection, and declares what it needs."""
+        """Connect the publisher anew, and declare what it needs."""
         self.history.publisher_lost()
         again = list(self.unconfirmed.values()) if self.numbering else []
         self.unconfirmed.clear()
@@ -236,19 +235,19 @@ class SimClients:
         ]
 
     def reconnect(self) -> None:
-        """The publisher hangs up, whatever it waits for, and comes again."""
+        """The publisher disconnects, whatever it waits for, and reconnects."""
         if self.session:
             self.commands.append(ConnectionClose(CONNECTION_CLOSE, self.publisher))
             self._connect()
 
     def send_elsewhere(self) -> None:
-        """What waits for its confirm is sent by another member as well, as by who believes this one
-        lost: whichever comes first counts, and each gets the same answer (G23)."""
+        """Send unconfirmed messages by another member as well, as a client does that believes this
+        one lost: the first to arrive counts, and each gets the same answer (G23)."""
         if self.numbering:
             self.orphans += self.unconfirmed.values()
 
     def abort(self) -> None:
-        """The consumers hang up with messages in their hands, and perhaps come again."""
+        """The consumers disconnect while holding messages, and perhaps reconnect."""
         if self.session and not self.calm():
             self.commands += [*self._unsent, ConnectionClose(CONNECTION_CLOSE, self.consuming)]
             self._unsent = []
@@ -258,7 +257,7 @@ class SimClients:
                 self.dealer.hang_up()
 
     def _consume(self) -> None:
-        """A new connection with some consumers."""
+        """Open a connection with some consumers."""
         tape = self.tape
         self.history.consumers_lost(self.consuming)
         self.consuming = next(self.numbers)
@@ -315,7 +314,7 @@ class SimClients:
         ]  # fmt: skip
 
     def publish(self, payload: bytes) -> bool:
-        """One message more; False without a session, blocked, or when too much is under way."""
+        """Publish one more; False without a session, blocked, or when too much is under way."""
         if self.blocked or not self.session or len(self.unconfirmed) >= UNCONFIRMED_MAX:
             return False
         while self.orphans and self.numbering:
@@ -335,7 +334,7 @@ class SimClients:
         elif self.grouping and self._groups.chance(0.4):
             queue = Queue(GROUPED, True)
         if self.numbering:
-            # A cold start takes others with their numbers; sent again they are other messages.
+            # A cold start forgets their numbers too; sent again they are other messages.
             queue, flags = queue if queue.durable else self.queues[0], PERSISTENT
             self.sequence += 1
             properties = with_header(b"\x00\x00", ID, self.producer)
@@ -376,7 +375,7 @@ class SimClients:
         self.commands += self._in_parts(sent) if self.parting else (sent,)
 
     def _in_parts(self, sent: Publish) -> list[Command]:
-        """Perhaps the beginnings of its body ahead of it, as of a large one."""
+        """Perhaps send the beginning of its body first, as for a large one."""
         _, conn, chan, *_, body = sent
         cuts = sorted(
             {self._bodies.number(1, len(body) - 1) for _ in range(self._bodies.number(0, 3))}
@@ -388,7 +387,7 @@ class SimClients:
         return [*(BodyPart(BODY_PART, conn, chan, part) for part in parts), rest]
 
     def crashed(self) -> None:
-        """A publisher that numbers its messages goes on at another member."""
+        """A publisher that numbers its messages continues at another member."""
         self.history.member_ended(crashed=True)
         if self.numbering:
             self.orphans += self.unconfirmed.values()
@@ -402,7 +401,7 @@ class SimClients:
         return commands + self.readers.take_commands() + copies + moves + deals
 
     def end_of_chaos(self) -> bool:
-        """They stand in nobody's way any more; whether that takes commands."""
+        """End all that could block others; return whether that takes commands."""
         opening = self.ways.open_for_good() if self.session else []
         self.commands += opening
         return bool(opening)
@@ -469,7 +468,7 @@ class SimClients:
         del consumer.unacked[tag]
 
     def _tidy(self, conn: int, consumer: Consumer, generation: int) -> None:
-        """Settle what was kept, or give all of it back."""
+        """Settle the kept messages, or return all of them."""
         if conn != self.consuming or generation != consumer.generation or not consumer.unacked:
             return
         if consumer.closing or consumer.recovering:
@@ -518,7 +517,7 @@ class SimClients:
 
     @property
     def idle(self) -> bool:
-        """They wait for nothing but deliveries."""
+        """Whether they wait for nothing but deliveries."""
         waits = self.commands or self.readers.commands or self._unsent or self.unconfirmed
         level = self.replica is None or self.replica.settled
         level = level and (self.dealer is None or self.dealer.settled)

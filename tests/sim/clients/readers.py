@@ -1,8 +1,8 @@
-"""Simulated programs that read a stream: each begins where it likes, and tells at once when it is
-sent what does not follow what it had.
+"""Simulated programs that read a stream: each begins at any offset, and reports at once a message
+that does not follow its last one.
 
-What they need not know (what the stream holds, what retention took) the audit knows
-(tests/sim/clients/reading.py).
+The audit (tests/sim/clients/reading.py) knows what they need not know: the stream's contents, and
+the messages that retention took.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ _OFFSET_MAX = 200
 
 
 def offset_of(delivery: DeliverEffect) -> int:
-    """Which message of its stream it is."""
+    """Its number in the stream."""
     offset = headers_of(delivery.properties)[OFFSET]
     assert isinstance(offset, int)
     return offset
 
 
 class StreamPlan(NamedTuple):
-    """Of a whole run: every member declares the stream alike."""
+    """The plan of a whole run: every member declares the stream alike."""
 
     used: bool
     arguments: Table
 
     @classmethod
     def draw(cls, tape: Tape) -> StreamPlan:
-        """By chance: most runs have no stream."""
+        """Draw the plan: most runs have no stream."""
         used = tape.chance(0.3)
         arguments: Table = {"x-queue-type": "stream"}
         if tape.chance(0.5):
@@ -83,13 +83,13 @@ class _Reader:
         self.chan, self.prefetch = chan, prefetch
         self.generation = 0
         self.tag = ""
-        self.last = -1  # the offset that came last
+        self.last = -1  # the offset that arrived last
         self.held: list[int] = []  # delivery tags
         self.closing = False
 
 
 class SimReaders:
-    """All of one member's: one connection, which some runs do not have."""
+    """All readers of one member: one connection, which some runs do not have."""
 
     def __init__(
         self,
@@ -121,13 +121,13 @@ class SimReaders:
         return with_header(properties or b"\0\0", FILTER_VALUE, value) if value else properties
 
     def begin(self) -> None:
-        """By a new connection; what the old one held is gone with it."""
+        """Begin with a new connection; what the old one held is gone with it."""
         self.commands = []
         if self.plan.used:
             self._connect()
 
     def hang_up(self) -> None:
-        """Abruptly, and come again."""
+        """Disconnect abruptly, and return."""
         if self.plan.used:
             self.commands.append(ConnectionClose(CONNECTION_CLOSE, self.conn))
             self._connect()
@@ -197,7 +197,7 @@ class SimReaders:
             return
         offset = offset_of(d)
         reader.held.append(d.delivery_tag)
-        if d.consumer_tag == reader.tag:  # else it came before the cancel
+        if d.consumer_tag == reader.tag:  # otherwise it came before the cancel
             if d.redelivered or 0 <= offset <= reader.last:
                 text = f"{self.member}: {d.consumer_tag} had {reader.last} and is sent {offset}"
                 self.broken("G29", text)
@@ -212,7 +212,7 @@ class SimReaders:
         self.history.acks(self.conn, reader.chan, reader.held[-1], multiple=True)
         self.commands.append(Ack(ACK, self.conn, reader.chan, reader.held[-1], True))
         reader.held.clear()
-        if not self._saying:  # the member takes what there is when the call returns
+        if not self._saying:  # the member handles the waiting input when the call returns
             self._saying = True
             self.later(self.tape.gap(0.002), self._said)
 
@@ -251,7 +251,7 @@ class SimReaders:
             self.later(self.tape.between(0.0, 0.1), lambda: self._change(conn, reader, again))
 
     def _settled_by_now(self, reader: _Reader) -> None:
-        """What is on its way when it recovers is settled too: only the close of the channel tells
+        """Messages under way when it recovers are settled too: only the close of the channel tells
         the two apart, so the channel is closed."""
         reader.closing = True
         self.commands.append(ChannelClose(CHANNEL_CLOSE, self.conn, reader.chan))

@@ -1,8 +1,8 @@
-"""G29 over a whole history: what a stream holds, and what its readers were to be sent.
+"""G29 over a whole history: the contents of a stream, and the messages due to its readers.
 
-The model is a list: a message's index is its offset.  What leaves must be over a limit or of its
-age; a reader begins where it asked to, and is then sent each message that is kept, once and in
-order, until it has all, unless it settles nothing.
+The model is a list: a message's index is its offset.  A message that leaves must be over a limit or
+an age; a reader begins where it asked to, and is then sent each kept message, once and in order,
+until it has all, unless it settles nothing.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class _Entry(NamedTuple):
     message: MessageId
     size: int
     came_us: int  # by the machine's time
-    second: int  # by the clock of who took it, made ascending
+    second: int  # by the clock of the member that took it, made ascending
     value: str  # that readers may ask for
 
 
 class _Reader(NamedTuple):
     next: int
-    wanted: frozenset[str] | None = None  # "": what has no value; None: all
+    wanted: frozenset[str] | None = None  # "": messages without a value; None: all
 
     def wants(self, entry: _Entry) -> bool:
         return self.wanted is None or entry.value in self.wanted
@@ -63,17 +63,17 @@ class StreamWitness:
         self._broken, self._count = broken, count
         self._entries: list[_Entry] = []
         self._first = 0
-        self._bytes = 0  # of what is kept
+        self._bytes = 0  # of the kept messages
         self._limit = -1  # for these, until the command
         self._readers: dict[_ReaderId, _Reader] = {}
 
     @property
     def gone(self) -> set[MessageId]:
-        """What retention took."""
+        """The messages that retention took."""
         return {entry.message for entry in self._entries[: self._first]}
 
     def applied(self, machine: Machine, position: int, command: Command, outcome: int) -> None:
-        """Called after each command; before what it made for readers is passed to `read`."""
+        """Called after each command, before its effects for readers are passed to `read`."""
         queue = the_stream(machine)
         if queue is None:
             return
@@ -118,7 +118,7 @@ class StreamWitness:
         return max(wanted, self._first)
 
     def _retained(self, machine: Machine, queue: Queue, position: int) -> None:
-        """What left had to go, by the limits before the command or after it."""
+        """Each message that left had to, by the limits before the command or after it."""
         limits = [limit for limit in (self._limit, queue.max_bytes) if limit >= 0]
         first = queue.next_seq - len(queue.ready)
         for offset in range(self._first, first):
@@ -152,12 +152,12 @@ class StreamWitness:
         self._readers[name] = reader._replace(next=offset + 1)
 
     def _next(self, reader: _Reader) -> int:
-        """What a reader is sent next: the first that is kept, and that it wants."""
+        """The next message for a reader: the first that is kept, and that it wants."""
         kept = range(max(reader.next, self._first), len(self._entries))
         return next((at for at in kept if reader.wants(self._entries[at])), len(self._entries))
 
     def at_rest(self, machine: Machine) -> None:
-        """At the end nobody waits for a message that is there, and for which it has credit."""
+        """At the end no reader waits for a message that is there, and for which it has credit."""
         queue = the_stream(machine)
         if queue is None:
             return

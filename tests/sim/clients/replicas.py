@@ -1,15 +1,14 @@
-"""One who keeps a replica of the queue `shared`, in the way of the real attempts.
+"""A keeper of a replica of the queue `shared`, which works like the real attempts.
 
-The real `Followers` of the member that is followed and the real `Copier` are joined here without
-sockets: what the one tells the other takes, and what that publishes and settles are commands of a
-client of its own member.  The member that runs it is chosen as for shovels, the one that is
-followed by chance, so either dies, stands still or loses the view while the copying goes on.  A
-copy is a message of its own to the rest of the run: the number of who copied it stands in front of
-the body.
+The real `Followers` of the followed member and the real `Copier` are joined here without sockets:
+the output of one is the input of the other, and what the copier publishes and settles are commands
+of a client of its own member.  The member that runs it is chosen as for shovels, the followed one
+by chance, so either dies, stands still or loses the view while the copying goes on.  A copy is a
+separate message to the rest of the run: the number of its copier is in front of the body.
 
-G35 is judged at each acknowledgement (no message goes from the replica that is still in the queue,
-unless another copy of it stays) and when all rests: the replica holds what the queue holds, once
-and in its order.
+G35 is judged at each acknowledgement (no message leaves the replica that is still in the queue,
+unless another copy of it stays) and when all is at rest: the replica holds the queue's messages,
+once and in order.
 """
 
 from __future__ import annotations
@@ -80,12 +79,12 @@ def held(state: State, name: str) -> list[bytes]:
 
 
 def originals(state: State) -> list[MessageId]:
-    """What the replica holds, by what its messages are copies of."""
+    """The originals of the replica's messages."""
     return [message_id(body[MESSAGE.size :]) for body in held(state, REPLICA)]
 
 
 class _Followed:
-    """A member as who follows a queue at it sees it: the real `Followers` with one client."""
+    """A member as seen by a follower of a queue: the real `Followers` with one client."""
 
     stays = False
 
@@ -110,14 +109,14 @@ class _Followed:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its clients are: the process ended, or began a new session, or it stays cut off
-        for good, so that their heartbeats end."""
+        """Whether its clients are lost: the process ended, or began a new session, or it stays cut
+        off for good, so that their heartbeats end."""
         upper = self.upper
         ended = upper.dead or upper.stopping or upper.clients.session != self._session
         return ended or not self._session or upper.name in upper.world.outside
 
     def look(self, at: float) -> None:
-        """What it does some times a second."""
+        """Called some times a second."""
         if not self.upper.member.paused and self.upper.replicated.may_reply:
             self._connections.durable_mark = self.upper.outbox.durable_mark
             self._followers.wake(at)
@@ -136,7 +135,7 @@ class _Followed:
 
 
 class _Source:
-    """The copier's connection to the member that is followed (`AmqpConnection`)."""
+    """The copier's connection to the followed member (`AmqpConnection`)."""
 
     def __init__(self, followed: _Followed) -> None:
         self.followed = followed
@@ -159,7 +158,7 @@ class _Source:
 
 
 class _Destination:
-    """The copier's connection to its own member: what it does there are commands."""
+    """The copier's connection to its own member: its calls there are commands."""
 
     def __init__(self, upper: BrokerUpper, conn: int, acked: Callable[[Delivery], None]) -> None:
         self.conn = conn
@@ -191,7 +190,7 @@ class _Destination:
         self._looked_at = self._upper.world.now
 
     def pump(self, _timeout_s: float) -> None:
-        """It looks what is here, page by page: its member does nothing else meanwhile, and all is
+        """Read the replica page by page: its member does nothing else meanwhile, and everything is
         durable."""
         assert self._looking is not None
         for _ in range(2):
@@ -247,7 +246,7 @@ class _Destination:
 
 
 class _Attempt:
-    """One attempt: it looks what is here, follows, and copies, until something breaks."""
+    """One attempt: it reads the replica, follows, and copies, until something breaks."""
 
     def __init__(self, upper: BrokerUpper, source: BrokerUpper, conn: int) -> None:
         self._upper, self._counters = upper, upper.judge.counters
@@ -267,7 +266,7 @@ class _Attempt:
         self.destination.declare_queue(REPLICA, {})
 
     def _told(self, event: dict[str, object]) -> None:
-        """What it tells its member."""
+        """Its report to its member."""
         if event == {"event": "blocked", "why": ""}:
             self._counters["replicas_level"] += 1
 
@@ -280,7 +279,7 @@ class _Attempt:
             self.destination.receive(effect)
 
     def turn(self) -> None:
-        """A little of what it has to do."""
+        """Do a little of its work."""
         destination = cast("AmqpConnection", self.destination)
         source = cast("AmqpConnection", self._source)
         try:
@@ -318,7 +317,7 @@ class _Attempt:
         self._removed.append(message_id(one.body[MESSAGE.size :]))
 
     def _look_at_removed(self) -> None:
-        """G35: what goes here is not there any more, or is here once more."""
+        """G35: a message removed here is no longer at the source, or is here once more."""
         if not self._removed:
             return
         here = Counter(originals(self._upper.controller.replica.machine))
@@ -345,7 +344,7 @@ class SimReplica:
         self._compared_at, self._is_level = b"", False  # once for each position
 
     def begin(self) -> None:
-        """A session begins: what was under way in the one before is gone with it."""
+        """A session begins: work under way in the previous one is gone with it."""
         self._attempt, self._commands = None, []
         self._session += 1
         if self.used:
@@ -368,11 +367,11 @@ class SimReplica:
 
     @property
     def settled(self) -> bool:
-        """Whether the replica holds what it is to hold, as this member has both."""
+        """Whether the replica holds what it should, as this member has both."""
         if not self.used:
             return True
         replica = self._upper.controller.replica
-        if replica.half_way:  # the state is that of no position
+        if replica.half_way:  # the state belongs to no position
             return False
         if replica.history.chain != self._compared_at:
             self._compared_at, state = replica.history.chain, replica.machine

@@ -1,20 +1,20 @@
-"""Every way in which views may come, break and come again, up to a bound, for each voter set.
+"""Every way in which views may form, break and form again, up to a bound, for each voter set.
 
     python -m tests.sim.explore [--case NAME] [--layers N] [--closely N] [--states N]
     [--walks N]
 
-Three ways.  *Layers* (`exhaust`): members are what matters of them for votes, and every state that
-can be reached in so many steps is looked at; complete to the depth reported, without bounds but
-time and memory (5 voters to depth 3 take half a minute, to depth 4 hours).  *All steps* and *walks*
-drive the real `Primary`, a message at a time; they look at less, and leave out less.
+There are three ways.  *Layers* (`exhaust`): a member is reduced to what matters for votes, and
+every state within this many steps is examined; complete to the depth reported, limited only by time
+and memory (5 voters to depth 3 take half a minute, to depth 4 hours).  *All steps* and *walks*
+drive the real `Primary`, a message at a time; they examine fewer states, and abstract less.
 
-Unlike the seeded simulator all steps are *all* choices from each state that is found: which members
-form the next view, how far that view gets (states exchanged, epochs promised, activated at some,
-a command applied at some, all of it durable), whose disk is slow, who loses power, whose disk is
-lost.  States that look alike are looked at once.  The members are the real `Primary` over the real
-votes; the ring is its definition (a message delivered in the regular configuration by anybody was
-received by all).  What must hold: an epoch has one view, successive epochs share a voter (G7), and
-what any member ever confirmed is in every later primary (G8).
+Unlike the seeded simulator all steps are *all* choices from each state found: which members form
+the next view, how far that view gets (states exchanged, epochs promised, activated at some, a
+command applied at some, all of it durable), whose disk is slow, who loses power, whose disk is
+lost.  Equal states are examined once.  The members are the real `Primary` over the real votes; the
+ring is its definition (a message delivered in the regular configuration by any member was received
+by all).  What must hold: an epoch has one view, successive epochs share a voter (G7), and whatever
+any member confirmed is in every later primary (G8).
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ CASES = {
     ),
 }
 PAIRS = {"pair": Case(("a", "b", "@pair=b"))}
-"""Not among the layers: what a member may do there depends on whether it was restarted."""
+"""Cases not among the layers: there a member's choices depend on whether it was restarted."""
 
 
 class Report(NamedTuple):
-    """What was looked at.  The last ones show that something happened at all."""
+    """The states examined.  The last fields show that something happened at all."""
 
     states: int
     steps: int
-    depth: int  # all states that so many steps lead to were looked at from
+    depth: int  # all states within this many steps were examined
     seconds: float
-    epochs: int = 0  # the most of one way
+    epochs: int = 0  # the most in one run
     confirmed: int = 0  # the highest position
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ def _try(world: World, step: Step) -> None:
 
 
 def explore(case: Case, states_max: int, depth_max: int = 99) -> Report:
-    """Look at all next steps of each state, the nearest first, until `states_max` are found."""
+    """Examine all next steps of each state, the nearest first, until `states_max` are found."""
     started = time.perf_counter()
     first = World(case)
     queue = deque([(0, pickle.dumps(first))])
@@ -128,7 +128,7 @@ def explore(case: Case, states_max: int, depth_max: int = 99) -> Report:
 
 
 def walk(case: Case, seed: int, depth: int) -> Report:
-    """One long way through the states, drawn by a seed."""
+    """One long way through the states, drawn from a seed."""
     started, chance = time.perf_counter(), random.Random(seed)
     world, seen = World(case), set[int]()
     for _ in range(depth):
@@ -140,21 +140,23 @@ def walk(case: Case, seed: int, depth: int) -> Report:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the command."""
+    """Run the command line."""
     all_cases = {**CASES, **PAIRS}
     parser = argparse.ArgumentParser(prog="python -m tests.sim.explore", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--case", action="append", choices=all_cases, help="default: all")
-    parser.add_argument("--layers", type=int, default=3, help="this deep; default 3, 0 for none")
+    parser.add_argument("--layers", type=int, default=3, help="the depth; default 3, 0 for none")
     parser.add_argument(
         "--closely", type=int, choices=range(PARTIAL + 1), default=COMMAND,
-        help="0: activations only; 1: and a command or a change of the voters in each view; "
-        "2: and messages that only some received; default 1",
+        help="0: activations only; 1: with a command or a change of the voters in each view; "
+        "2: with messages that only some received; default 1",
     )  # fmt: skip
-    parser.add_argument("--states", type=int, default=2000, help="of each case; default 2000")
-    parser.add_argument("--walks", type=int, default=50, help="of each case; default 50")
-    parser.add_argument("--depth", type=int, default=60, help="of a walk; default 60")
-    parser.add_argument("--seed", type=int, default=1, help="of the first walk")
+    parser.add_argument(
+        "--states", type=int, default=2000, help="states of each case; default 2000"
+    )
+    parser.add_argument("--walks", type=int, default=50, help="walks of each case; default 50")
+    parser.add_argument("--depth", type=int, default=60, help="the depth of a walk; default 60")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the first walk")
     parser.add_argument("--list", action="store_true", help="only print the cases")
     given = parser.parse_args(arguments)
     for name in given.case or all_cases:

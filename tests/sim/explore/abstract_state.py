@@ -1,9 +1,9 @@
 """What matters of a member for votes: the states of `exhaustive`, and the real rules for them.
 
 A member is its log, its promise and its unstable messages; a log is a tuple of entries, and an
-entry its epoch, its number there (0: the activation) and the voters after it.  Members are numbers
-of parts; those that vote alike are interchangeable (`Rules.classes`).  What becomes of a view of
-them is in `abstract_view`.
+entry its epoch, its number in that (0: the activation) and the voters after it.  Members are
+numbers of parts; those that vote alike are interchangeable (`Rules.classes`).  `abstract_view` says
+how views of them end.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Log = tuple[Entry, ...]
 Census = tuple[tuple[int, ...], ...]  # by class, the numbers of the members' parts, ascending
 
 ABOVE = 1_000
-"""So long is every base, where positions must not be negative."""
+"""The length of every base, where positions must not be negative."""
 ACTIVATION, COMMAND, PARTIAL = range(3)
-"""How closely a view is looked at: activations only; a command after it, or a change of the voters;
-and messages that only some have received."""
+"""How closely a view is examined: activations only; with a command after it, or a change of the
+voters; with messages that only some have received."""
 
 
 class Part(NamedTuple):
-    """One member.  Of an arbitrator `log` is one entry, that of its record, or empty."""
+    """One member.  An arbitrator's `log` is one entry, that of its record, or empty."""
 
     filled: bool = False
     log: Log = ()
@@ -79,7 +79,7 @@ class Rules:
 
 
 class Model:
-    """All that can become of a view, remembered."""
+    """All possible outcomes of a view, remembered."""
 
     def __init__(self, case: Case, closeness: int) -> None:
         self.rules, self.closeness = Rules(case), closeness
@@ -104,8 +104,8 @@ class Model:
     def durable(
         self, stage: int, marks: tuple[tuple[str, int], ...], caught_up: frozenset[str]
     ) -> int:
-        """How much above the base of a view is durable; of an arbitrator the mark is 1 with its
-        record, else 0."""
+        """How much above the base of a view is durable; an arbitrator's mark is 1 with its record,
+        else 0."""
         key = stage, marks, caught_up
         found = self._durable.get(key)
         if found is None:

@@ -1,12 +1,12 @@
-"""All that can become of a view, by the real `make_plan`, `activate` and `VoterSet.durable`.
+"""All possible outcomes of a view, by the real `make_plan`, `activate` and `VoterSet.durable`.
 
-What this file adds to them is the ring and the disk below them:
+This file adds the ring and the disk below them:
 
-- a message that anybody delivered was received by every member of the view, and is unstable at
-  whoever has not delivered it when the view breaks;
+- a message that any member delivered was received by every member of the view, and is unstable at
+  those that have not delivered it when the view breaks;
 - the disk has all that its member delivered, unless it loses power as the view breaks;
 - as much is confirmed as the marks of the members allow, at once, where all have delivered it: a
-  mark goes round on the token, and on this way everybody delivers what it stands for
+  mark circulates on the token, and on its way every member delivers the messages it stands for
   (`test_vsync_marks` pins that; without it `exhaust` finds confirmed commands forgotten).
 """
 
@@ -32,7 +32,7 @@ from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
 ENOUGH = 9
-"""More messages than a view ever has: who holds nothing unstable does not bound the others."""
+"""More messages than a view ever has: a member without unstable ones does not bound the others."""
 
 
 class Outcome(NamedTuple):
@@ -40,20 +40,20 @@ class Outcome(NamedTuple):
 
     census: Census  # its members, now
     epoch: int = 0  # of an activation that was sent
-    entered: Log | None = None  # the log below the activation, when somebody applied it
+    entered: Log | None = None  # the log below the activation, if a member applied it
     confirmed: Log | None = None
-    renewed: int = 0  # the arbitrators whose record is another now: who was not here is not in it
+    renewed: int = 0  # the arbitrators with a new record: absent members are not in it
 
 
 class Ends:
-    """How views end, remembered."""
+    """The ends of views, remembered."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self._known: dict[Census, tuple[Outcome, ...]] = {}
 
     def of(self, census: Census) -> tuple[Outcome, ...]:
-        """How a view of these members may end, but for ends that change nothing."""
+        """The possible ends of a view of these members, except those that change nothing."""
         found = self._known.get(census)
         if found is None:
             ways = dict.fromkeys(View(self.model, census).ends())
@@ -62,7 +62,7 @@ class Ends:
 
 
 class Slot(NamedTuple):
-    """A member of the view being looked at."""
+    """A member of the examined view."""
 
     place: int  # its class
     name: str
@@ -128,7 +128,7 @@ class View:
         return {place for place in range(len(self.census)) if self.rules.is_arbitrator(place)}
 
     def _seconds(self) -> Iterator[Log]:
-        """What may be ordered: nothing that is delivered, an activation, something after it."""
+        """The possible orders: nothing delivered, an activation, a message after it."""
         yield ()
         yield (self.act,)
         if self.model.closeness < COMMAND:
@@ -145,7 +145,7 @@ class View:
         for slot in self.slots:
             endings = tuple(dict.fromkeys(self._endings(slot, ordered)))
             groups.setdefault((slot.place, endings), []).append(slot)
-        # Who came in different states and goes on alike is interchangeable from here.
+        # Members that came in different states and continue alike are interchangeable from here.
         self.slots = [slot for group in groups.values() for slot in group]
         self._activates = {}
         choices = [
@@ -222,7 +222,7 @@ class View:
         return None
 
     def _progress(self, count: int) -> list[tuple[int, int]]:
-        """(delivered, received) of a member that has caught up, of so many messages."""
+        """(delivered, received) of a member that has caught up, of this many messages."""
         partial = self.model.closeness >= PARTIAL
         if count == 1:
             return [(0, 0), (0, 1), (1, 1)] if partial else [(0, 1), (1, 1)]
@@ -230,7 +230,8 @@ class View:
         return [(0, 1), (1, 1), *last] if partial else last
 
     def _possible(self, endings: list[Ending], ordered: Log) -> bool:
-        """What anybody delivered, all have received; what is ordered, somebody has received."""
+        """A message delivered by any member was received by all; an ordered one was received by
+        some."""
         everybody, most, first, gone = ENOUGH, 0, 0, False
         for ending in endings:
             if ending.received < everybody:
@@ -284,7 +285,7 @@ class View:
         return found
 
     def _confirmed(self, endings: list[Ending], caught_up: set[str], ordered: Log) -> int:
-        """How much of what was ordered any member here may confirm."""
+        """How much of the ordered messages any member here may confirm."""
         everywhere = len(ordered)
         marks: list[tuple[str, int]] = []
         late: dict[str, Ending] = {}
@@ -315,7 +316,7 @@ class View:
         return best
 
     def _recorded(self, endings: list[Ending], caught_up: set[str]) -> list[Ending]:
-        """Write down, with the arbitrators that saw the activation, who holds all of it."""
+        """Record, with the arbitrators that saw the activation, who holds all of it."""
         drop = keep = 0
         for slot, ending in zip(self.slots, endings, strict=True):
             if self.rules.is_arbitrator(slot.place) and ending.delivered:
@@ -349,7 +350,7 @@ class View:
 
 
 def model_state_report(model: Model, slot: Slot, slots: list[Slot]) -> StateReport:
-    """A report; an arbitrator's with the names of those in its record, as far as they are here."""
+    """A report; an arbitrator's with the names in its record, as far as those members are here."""
     state_report = model.state_report(slot.part, slot.name)
     if not state_report.arbitrator or not slot.part.log:
         return state_report

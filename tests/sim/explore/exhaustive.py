@@ -1,14 +1,14 @@
 """All ways in which views, losses of power and lost disks may follow each other, up to a depth.
 
-`explore` drives the real `Primary` and can look at all steps of a few hundred states.  Here members
-are what matters of them for votes (`abstract`), and states that differ only in the names of members
-that vote alike, or in a history that all share, are one state.  So each layer is complete: from
-every state that can be reached in so many steps, every next step is taken.  A step is a view of any
-members, however it ends (with losses of power in it); a loss of power at any members; or one disk
-that is lost.  The first states are two: nobody has anything; and all serve together.
+`explore` drives the real `Primary` and can examine all steps of a few hundred states.  Here members
+are reduced to what matters for votes (`abstract`), and states that differ only in the names of
+members that vote alike, or in a history that all share, are one state.  So each layer is complete:
+from every state within this many steps, every next step is taken.  A step is a view of any members,
+however it ends (with losses of power in it); a loss of power at any members; or one lost disk.
+There are two first states: all disks are empty; and all members serve together.
 
-What must hold: an epoch is sent by one view only (G7), and whoever enters an epoch has below it all
-that was ever confirmed (G8).
+What must hold: an epoch is sent by one view only (G7), and a member that enters an epoch has below
+it everything that was ever confirmed (G8).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class State(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """What was enumerated."""
+    """The numbers of the enumeration."""
 
-    depth: int  # from every state that fewer steps lead to, every step was taken
+    depth: int  # from every state within fewer steps, every step was taken
     states: int
     steps: int
     seconds: float
@@ -85,7 +85,8 @@ class Search:
         return self._depth(done, started, ended=not layer)
 
     def starts(self) -> list[State]:
-        """Nobody has anything; or all voters serve together, and so does who may become one."""
+        """All disks are empty; or all voters serve together, with any members that may become
+        voters."""
         entry = (1, 0, 0)
         serving = Part(filled=True, log=(entry,), promised=1, complete=True, ran=True)
         bits = sum(
@@ -140,7 +141,7 @@ class Search:
         return self.model.number(part._replace(held=part.held & ~renewed))
 
     def _darkened(self, census: Census) -> Iterator[Census]:
-        """Some members lose power."""
+        """Let some members lose power."""
         choices: list[list[tuple[int, ...]]] = []
         for numbers in census:
             found: list[list[tuple[int, ...]]] = []
@@ -184,7 +185,8 @@ class Search:
     # -- states that are one ---------------------------------------------------------------------
 
     def _canonical(self, state: State) -> State:
-        """Without the history that all members and the confirmed one share, and its epochs."""
+        """The state without the history that all members and the confirmed one share, and its
+        epochs."""
         if not state.confirmed:
             return state
         found = self._alike.get(state)
@@ -279,7 +281,7 @@ class Search:
 
 
 def shifted(log: Log, shared: int, down: int) -> Log:
-    """A log without all but the last of the first `shared` entries, with lower epochs."""
+    """A log with only the last of its first `shared` entries, and lower epochs."""
     if not log:
         return log
     (epoch, _, stage), *rest = log[shared - 1 :]
@@ -287,7 +289,7 @@ def shifted(log: Log, shared: int, down: int) -> Log:
 
 
 def parts(census: Census) -> Iterator[tuple[Census, Census]]:
-    """Each choice of members, and the others; those in the same state stand for each other."""
+    """Each choice of members, and the others; members in the same state stand for each other."""
     choices: list[list[tuple[tuple[int, ...], tuple[int, ...]]]] = []
     for numbers in census:
         groups = Counter(numbers)

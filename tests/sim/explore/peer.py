@@ -1,7 +1,7 @@
 """One member above a ring without frames: the real `Primary` over a log and a disk of a few lines.
 
-For `explore`: everything is a plain value, so that a whole world can be copied.  What reaches the
-disk waits in `writes` until the explorer lets the disk go on.
+For `explore`: everything is a plain value, so that a whole world can be copied.  Writes for the
+disk wait in `writes` until the explorer lets the disk continue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VOTERS = b"voters "
 
 
 class Image(NamedTuple):
-    """What a disk holds; of an arbitrator `epoch` and `holders` are its record."""
+    """The contents of a disk; an arbitrator's `epoch` and `holders` are its record."""
 
     entries: tuple[LogEntry, ...] = ()
     cluster_id: str = ""
@@ -71,7 +71,7 @@ class Peer:
         self.restart()
 
     def restart(self) -> None:
-        """Lose what is not on the disk."""
+        """Lose everything that is not on the disk."""
         # Nothing of a former incarnation is under way here, so all may look alike: fewer states.
         self.me = Member(self.name, 1, self.name)
         self.memory = self.disk
@@ -94,7 +94,7 @@ class Peer:
         return StateReport(
             filled=memory.filled and (memory.epoch > 0 or not self.arbitrator),
             live=self.ran and not self.arbitrator, ran=self.ran,
-            # A newcomer to a cluster of one looks for it; it does not form another one.
+            # A newcomer to a cluster of one looks for it; it does not form another.
             patient=self.newcomer and not memory.filled,
             cluster_id=memory.cluster_id, proposal=f"of {self.name}", voters=memory.voters,
             size=self.size, promised_epoch=memory.promised,
@@ -109,7 +109,7 @@ class Peer:
     # -- what it decides -------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Follow everything that the primary layer decided."""
+        """Follow all decisions of the primary layer."""
         while events := self.primary.take():
             for event in events:
                 self._follow(event)
@@ -185,7 +185,7 @@ class Peer:
     # -- what the explorer lets happen -----------------------------------------------------------
 
     def write(self, *, one_promise: bool = False) -> None:
-        """The disk does all that waits for it, or all up to the next promise."""
+        """Let the disk do all waiting writes, or those up to the next promise."""
         while self.writes:
             self.disk, request = self.writes.pop(0)
             self.mark = self._mark_of(self.disk)
@@ -196,12 +196,12 @@ class Peer:
                 return
 
     def copy_from(self, donor: Peer) -> None:
-        """The donor makes a copy of its state, if it is not fetching one itself."""
+        """Let the donor copy its state, if it is not fetching one itself."""
         if self.wanted is not None and self.copy is None and donor.wanted is None:
             self.copy = donor.memory
 
     def install(self) -> None:
-        """Go on from the copy, which is on disk, with what was ordered meanwhile, which is not."""
+        """Continue from the copy, which is on disk, with the later commands, which are not."""
         transfer, copy, self.copy = self.wanted, self.copy, None
         if transfer is None or copy is None:
             return
@@ -224,12 +224,12 @@ class Peer:
 
 
 def event_item(event: Ordered | Activated) -> bytes | Activation:
-    """What an event orders."""
+    """The item of an event."""
     return event.activation if isinstance(event, Activated) else event.payload
 
 
 def voters_item(before: Terms, after: Terms) -> bytes:
-    """The command that lets others vote."""
+    """The command that changes the voters."""
     return VOTERS + " ".join((*before, "|", *after)).encode()
 
 

@@ -1,4 +1,4 @@
-"""A world of peers and rings for `explore`: what one step of it is, and which there are."""
+"""A world of peers and rings for `explore`, its steps, and which of them are possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import Guarantee, Member, RingId
 
 MESSAGES_MAX = 400
-"""So many messages in one view mean that it never comes to rest."""
+"""This many messages in one view mean that it never comes to rest."""
 
 
 class Case(NamedTuple):
@@ -28,12 +28,12 @@ class Case(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One view: who forms it, where it breaks, and what is lost then."""
+    """One view: its members, where it breaks, and what is lost then."""
 
     members: tuple[str, ...]
     until: bytes = b""  # the tag of the message that is delivered last; empty: it comes to rest
     seen_by: tuple[str, ...] = ()  # who gets that message before the view breaks
-    slow: tuple[str, ...] = ()  # whose transfers come late, and disks do nothing after that
+    slow: tuple[str, ...] = ()  # whose transfers come late, and whose disks do nothing after that
     crash: tuple[str, ...] = ()
     wipe: str = ""
     change: bool = False
@@ -61,7 +61,7 @@ class Ring:
         self.id, self.members = ident, members
         self.log: list[tuple[Member, bytes]] = []
         self.delivered = dict.fromkeys(members, 0)
-        self.lagged: set[str] = set()  # whose lagging disk has done what it will
+        self.lagged: set[str] = set()  # whose lagging disk has done its part
 
 
 class World:
@@ -91,7 +91,7 @@ class World:
     def activated(self, peer: Peer, event: Activated) -> None:
         epoch, order = event.activation.epoch, peer.memory.order
         caught_up = peer.primary.caught_up_names if peer.primary.ring == event.ring else frozenset()
-        fresh = epoch not in self.epochs  # others may come to it late, from the same base
+        fresh = epoch not in self.epochs  # others may enter it late, from the same base
         ring, base, known = self.epochs.setdefault(epoch, (event.ring, order, caught_up))
         assert (ring, base) == (event.ring, order), f"G7: epoch {epoch} twice"
         self.epochs[epoch] = (ring, base, known | caught_up)
@@ -203,8 +203,8 @@ class World:
         raise AssertionError("the view never comes to rest")
 
     def _take_votes(self, ring: Ring) -> None:
-        """The vote of a pair is for a member whose other one does not live; else it could be for
-        both, which is another matter (`test_pairs.py`)."""
+        """A pair's vote is for a member whose partner is dead; otherwise both could get it, which
+        is another subject (`test_pairs.py`)."""
         for name in ring.members:
             if all(self.rings.get(other, ring) is ring for other in self.peers):
                 self.peers[name].primary.take_vote()
@@ -212,9 +212,9 @@ class World:
     def _settle(self, ring: Ring, name: str, step: Step, *, late: bool = False) -> None:
         """Disk and transfers of one member.
 
-        A slow disk keeps a promise and nothing after the activation; a slow transfer is a copy
-        that was made early and comes late.  A disk that lags keeps the promise when all else is
-        done, and nothing that was applied since it was asked for.
+        A slow disk keeps a promise and nothing after the activation; a slow transfer is an early
+        copy that arrives late.  A lagging disk keeps the promise after all else, and nothing that
+        was applied since it was requested.
         """
         peer, slow = self.peers[name], name in step.slow
         if name in step.lags:
@@ -242,7 +242,7 @@ class World:
             self._settle(ring, name, step)
 
     def _collect(self, ring: Ring, *, busy: bool = False) -> None:
-        """Order what members send; with `busy` a command follows an activation at once."""
+        """Order the members' messages; with `busy` a command follows an activation at once."""
         for name in ring.members:
             peer = self.peers[name]
             for payload in peer.primary.take_outgoing():
@@ -252,7 +252,7 @@ class World:
                     ring.log.append((peer.me, Primary.wrap(item)))
 
     def _order(self, ring: Ring, step: Step, *, first: bool) -> bool:
-        """The first voter that has caught up orders what is due; False when nothing is."""
+        """Let the first voter that has caught up order due events; False if none is due."""
         for name in ring.members:
             peer = self.peers[name]
             electorate = parse(peer.memory.voters)
@@ -280,7 +280,7 @@ class World:
     # -- what may come next ----------------------------------------------------------------------
 
     def steps(self, chance: random.Random | None = None) -> Iterator[Step]:
-        """All next steps; with `chance` one that is drawn."""
+        """All next steps; with `chance`, a drawn one."""
         names = tuple(self.peers)
         if chance is not None:
             yield self._draw(names, chance)

@@ -1,1 +1,1 @@
-"""What the simulator does to members, links, disks and clocks."""
+"""Faults of members, links, disks and clocks in the simulator."""

@@ -1,7 +1,7 @@
-"""Faults in the middle of forming a ring: a strike is triggered by a member's phase change.
+"""Faults while a ring forms: a strike is triggered by a member's phase change.
 
-Faults at random times seldom hit commit and recovery, which take a few token hops.  Here each
-entry into a phase triggers, with some probability, one of several faults a few hops later.
+Faults at random times seldom hit commit and recovery, which take a few token hops.  Here each entry
+into a phase triggers, with some probability, one of several faults a few hops later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOWS = ("crash", "pause", "leave", "cut", "lose", "mend")
 
 
 class Strike:
-    """One for all members of a run; `plan.strikes` numbers those that a shrunk run keeps."""
+    """One object for all members of a run; `plan.strikes` numbers those that a shrunk run keeps."""
 
     def __init__(self, world: World, tape: Tape) -> None:
         self.world, self.tape = world, tape
@@ -30,7 +30,7 @@ class Strike:
         self.delay_s = world.plan.weather.delay_s * tape.pick((0.5, 2.0, 8.0))
 
     def on_phase(self, member: SimMember) -> None:
-        """A member has entered a phase."""
+        """Called when a member has entered a phase."""
         if self.world.healed or member.tap is None:
             return
         if member.tap.core.phase.value in self.phases and self.tape.chance(self.chance):
@@ -42,7 +42,7 @@ class Strike:
             self.world.strikes = self.number
 
     def _blow(self, near: SimMember, blow: str, same: bool, size: float) -> None:
-        """Everything comes from the draw at the trigger, so leaving one out moves no other."""
+        """All draws are made at the trigger, so leaving one strike out moves no other."""
         members = list(self.world.members.values())
         member = near if same else members[int(size * 1000) % len(members)]
         token_s = self.world.plan.token_timeout_ms / 1000.0

@@ -1,8 +1,8 @@
-"""What the transport would report: connections that break, and hosts that refuse new ones.
+"""The hints of a real transport: connections that break, and hosts that refuse new ones.
 
 When a process dies on a reachable host, each peer notices within a moment and tries to connect;
-when a link is cut, some notice a broken connection, and nobody is refused.  A process that runs or
-stands still is never refused: its kernel listens for it.
+when a link is cut, some peers notice a broken connection, and none is refused.  A process that runs
+or stands still never refuses: its kernel accepts for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Hints:
         self.probe_s = world.plan.token_timeout_ms / 1000 / 10
 
     def died(self, name: str) -> None:
-        """A process is gone: its connections break, and its host refuses new ones."""
+        """A process ended: its connections break, and its host refuses new ones."""
         for other in self.world.plan.names:
             if other != name:
                 at = self.probe_s * self.tape.between(0.0, 0.2)
@@ -34,7 +34,7 @@ class Hints:
                     self.world.after(later, self._hint, other, name, True)
 
     def cut(self, pairs: list[tuple[str, str]]) -> None:
-        """Links are cut: a connection that breaks over it is no proof of anything."""
+        """Links are cut: a connection that breaks over them is no proof of anything."""
         for one, other in pairs:
             if self.tape.chance(0.5):
                 at = self.probe_s * self.tape.between(0.0, 10.0)

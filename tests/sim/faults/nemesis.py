@@ -1,4 +1,4 @@
-"""Nemesis: begins and ends the faults that a plan contains, until all faults are over.
+"""Nemesis: begins and ends the faults of a plan, until all faults are over.
 
 Network faults are here; `nemesis_members` has those of processes, disks and clients.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Pairs = list[tuple[str, str]]
 SELDOM = ("crash_all", "flood", "restart_storm", "pause_long")
-"""Faults that would leave little of a run if they came as often as the rest."""
+"""Faults that are drawn less often, as they would leave little of a run otherwise."""
 
 
 class Nemesis:
@@ -106,7 +106,7 @@ class Nemesis:
         self.world.net.mend(pairs)
 
     def _across(self, side: list[str]) -> Pairs:
-        """Links of both directions between `side` and the others."""
+        """Links in both directions between `side` and the others."""
         return [(a, b) for a, b in self.world.net.links if (a in side) != (b in side)]
 
     def isolate(self) -> None:
@@ -117,7 +117,8 @@ class Nemesis:
         self._cut("halves", self._across(self.tape.some(names, 1, max(1, len(names) - 1))))
 
     def oneway(self) -> None:
-        """One member can send and not receive, or the other way round, or only one link breaks."""
+        """Cut one direction: one member can send but not receive, or the reverse, or one link
+        breaks."""
         links = list(self.world.net.links)
         if not links:
             return
@@ -131,14 +132,14 @@ class Nemesis:
             self._cut("mute", [pair for pair in links if pair[0] == a])
 
     def pairwise(self) -> None:
-        """The link between two members is cut, those to all others work."""
+        """Cut the link between two members; those to all others work."""
         links = list(self.world.net.links)
         if links:
             a, b = self.tape.pick(links)
             self._cut("pairwise", [(a, b), (b, a)])
 
     def flap(self) -> None:
-        """One member is cut off several times in a row."""
+        """Cut off one member several times in a row."""
         pairs = self._across([self.tape.pick(self.world.plan.names)])
         step = self._length()
         for i in range(self.tape.number(2, 5)):
@@ -150,7 +151,7 @@ class Nemesis:
         return [pair for pair in self.world.net.links if pair[1 if incoming else 0] == name]
 
     def clog(self) -> None:
-        """Frames pile up on some links, then all arrive at once, old as they are."""
+        """Let frames pile up on some links, then arrive all at once, however old."""
         pairs = self._links_around()
         if pairs:
             self._tell("clog", pairs)
@@ -171,7 +172,7 @@ class Nemesis:
     # -- shapes of partial partitions ------------------------------------------------------------
 
     def bridge(self) -> None:
-        """Two sides with no link between them, and one member that is linked with both."""
+        """Make two sides without a link between them, and one member linked with both."""
         names = list(self.world.plan.names)
         if len(names) < 3:
             return
@@ -182,7 +183,7 @@ class Nemesis:
         self._cut("bridge", [(a, b) for a, b in links if (a in side) != (b in side)])
 
     def neighbours(self) -> None:
-        """Each member is linked only with the two beside it, in some order around."""
+        """Link each member only with its two neighbours in a random order."""
         names = list(self.world.plan.names)
         self.tape.random.shuffle(names)
         place, count = {name: i for i, name in enumerate(names)}, len(names)
@@ -194,7 +195,7 @@ class Nemesis:
         self._cut("neighbours", far)
 
     def swizzle(self) -> None:
-        """Members' links stop one after the other, and go on in another order."""
+        """Stop members' links one after the other, and let them continue in another order."""
         names = self.tape.some(self.world.plan.names, 1, len(self.world.plan.names))
         step = self._length() / len(names)
         back = list(names)

@@ -1,4 +1,4 @@
-"""Faults that events of the broker trigger: crashes and cuts in the middle of something.
+"""Faults triggered by events of the broker: crashes and cuts in the middle of an operation.
 
 Faults at random times seldom hit the few milliseconds between a promise and its activation, or the
 end of a transfer.  So each of these events triggers, with some probability, a cut or a crash a
@@ -29,7 +29,7 @@ TRIGGERS = (
 
 
 class EventFaults:
-    """One for all members of a run."""
+    """One object for all members of a run."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -41,7 +41,7 @@ class EventFaults:
         self.refusing = world.tape.fork("refusing").chance(0.5)
 
     def on_event(self, member: SimMember, code: str) -> None:
-        """An event of the broker at `member`."""
+        """Called at an event of the broker at `member`."""
         if code in self.triggers and self.tape.chance(self.chance):
             self.world.during(self.tape.gap(self.delay_s), self._strike, member)
 
@@ -74,9 +74,10 @@ class EventFaults:
                 self._refuse([(one, other) for one, other in pairs if other in side])
 
     def _refuse(self, pairs: list[tuple[str, str]]) -> None:
-        """The cut is a firewall that answers: whoever knocks is refused as if the other had died.
+        """Make the cut a firewall that answers: a connection is refused as if the other member had
+        died.
 
-        So a member that lives, and may act on its lease, is left out sooner than by any timeout.
+        So a live member, which may act on its lease, is excluded sooner than by any timeout.
         """
         step_s = self.world.plan.token_timeout_ms / 1000 / 20
         for knock in range(KNOCKS):

@@ -18,7 +18,7 @@ HOUR_US = 3_600_000_000
 
 @runtime_checkable
 class Stoppable(Protocol):
-    """A member that has something to write before it leaves."""
+    """A member that writes something before it leaves."""
 
     def ends(self, down_s: float) -> None: ...
 
@@ -33,7 +33,7 @@ class HasClients(Protocol):
 
 
 class MemberFaults:
-    """Each method is one episode; `length` says how long one lasts."""
+    """Each method is one episode; `length` is its duration."""
 
     def __init__(self, world: World, tape: Tape, length: Callable[[], float]) -> None:
         self.world, self.tape, self.length = world, tape, length
@@ -85,13 +85,13 @@ class MemberFaults:
             self._crash("crash", member, self.length() * 2)
 
     def crash_quick(self) -> None:
-        """Back before any other member can have noticed."""
+        """Crash, and return before any other member can have noticed."""
         member = self._one()
         if member is not None:
             self._crash("crash_quick", member, self._token_s() * self.tape.between(0.01, 0.6))
 
     def crash_mid_output(self) -> None:
-        """Crashes between two outputs of one step: half of its frames left, half did not."""
+        """Crash between two outputs of one step: half of its frames have left, half have not."""
         member = self._one()
         if member is not None:
             self.world.fault("crash_armed", member.name)
@@ -102,7 +102,7 @@ class MemberFaults:
             self._crash("crash_all", member, self.length() * self.tape.between(0.2, 2.0))
 
     def wipe(self) -> None:
-        """A member crashes and loses its disk; never more than a majority of disks can take."""
+        """Crash a member and destroy its disk; never at more members than disks can tolerate."""
         member = self._one()
         if member is not None:
             self._crash("wipe", member, self.length() * 2)
@@ -110,7 +110,7 @@ class MemberFaults:
                 self.world.stack.wipe(member.name, self.world.plan.names)
 
     def restore(self) -> None:
-        """A member crashes and comes back with an older image of its disk, as from a backup."""
+        """Crash a member, and let it return with an older image of its disk, as from a backup."""
         member, stack = self._one(), self.world.stack
         if member is None or not isinstance(stack, Restorable):
             return
@@ -118,7 +118,7 @@ class MemberFaults:
         self.world.during(self.length() * 4, self._restore, member, image)
 
     def restore_two(self) -> None:
-        """The same of two at about the same time, of four or five."""
+        """The same of two members at about the same time, of four or five."""
         running, stack = self._running(), self.world.stack
         if len(self.world.plan.names) < 4 or len(running) < 2 or not isinstance(stack, Restorable):
             return
@@ -127,7 +127,7 @@ class MemberFaults:
             self.world.during(in_s, self._restore, member, stack.backup(member.name), 1)
 
     def _restore(self, member: SimMember, image: object, forgetful: int = 0) -> None:
-        """`forgetful`: so many others may lack as well what it forgets."""
+        """`forgetful`: how many other members may lack, too, what this one forgets."""
         stack = self.world.stack
         if not member.running or not isinstance(stack, Restorable):
             return
@@ -136,7 +136,7 @@ class MemberFaults:
             self.world.fault("restored", member.name)
 
     def restart_storm(self) -> None:
-        """One member crashes and restarts again and again, each time before the others are done."""
+        """Crash and restart one member again and again, each time before the others are done."""
         member = self._one()
         if member is None:
             return
@@ -149,11 +149,11 @@ class MemberFaults:
             self._crash("restart_storm", member, down_s)
 
     def pause(self) -> None:
-        """The process stands still (SIGSTOP) and then finds everything in its inbox at once."""
+        """Stop the process (SIGSTOP); later it finds everything in its inbox at once."""
         self._pause("pause", self.length())
 
     def pause_long(self) -> None:
-        """As long as many token timeouts: the others have long gone on."""
+        """Stop it for many token timeouts: the others have long moved on."""
         self._pause("pause_long", self._token_s() * self.tape.between(3.0, 20.0))
 
     def _pause(self, how: str, seconds: float) -> None:
@@ -164,7 +164,7 @@ class MemberFaults:
             self.world.after(seconds, member.resume)
 
     def slow_member(self) -> None:
-        """A process that gets little of its processor."""
+        """Give a process little of its processor."""
         member = self._one()
         if member is not None:
             self.world.fault("slow_member", member.name, member)
@@ -181,8 +181,8 @@ class MemberFaults:
             member.leave(self.length())
 
     def stop(self) -> None:
-        """An operator stops one: it leaves when it has written a checkpoint, and what comes
-        meanwhile meets it as it is."""
+        """Stop one as an operator does: it leaves after it has written a checkpoint, and handles
+        what arrives meanwhile as usual."""
         member = self._one()
         if member is not None and isinstance(member.upper, Stoppable):
             self.world.fault("stop", member.name, member)
@@ -198,11 +198,11 @@ class MemberFaults:
             self.world.after(self.length() * 3, self._as_usual, member)
 
     def disk_fails(self) -> None:
-        """The next commit fails; nobody knows whether it is on the disk, so the member stops."""
+        """Let the next commit fail; nobody knows whether it is on the disk, so the member stops."""
         self._fail_disk("disk_fails", self._token_s() * 0.5)
 
     def disk_full(self) -> None:
-        """No commit for a while: it stops, and cannot start before there is room."""
+        """Refuse commits for a while: it stops, and cannot start before there is space."""
         self._fail_disk("disk_full", self.length() * 4)
 
     def _fail_disk(self, how: str, seconds: float) -> None:
@@ -216,7 +216,7 @@ class MemberFaults:
         member.disk_slowness, member.disk_fails = 1.0, False
 
     def disk_freeze(self) -> None:
-        """No write returns for seconds; or none ever does, until the machine is started anew."""
+        """Let no write return for seconds; or none ever, until the machine is restarted."""
         member = self._one()
         if member is None or member.disk_frozen:
             return
@@ -229,13 +229,13 @@ class MemberFaults:
             self.world.during(seconds, self._reset, member)
 
     def _reset(self, member: SimMember) -> None:
-        """The machine is switched off and on again, and its disk is well."""
+        """Switch the machine off and on again; its disk works then."""
         if member.up:
             self._crash("reset", member, self._token_s() * self.tape.between(0.5, 5.0))
         member.thaw_disk()
 
     def clock_jump(self) -> None:
-        """The wall clock is set, forwards or backwards, by up to hours."""
+        """Set the wall clock forwards or backwards, by up to hours."""
         member = self._one()
         if member is not None:
             self.world.fault("clock_jump", member.name, member)
@@ -245,7 +245,7 @@ class MemberFaults:
     # -- clients ---------------------------------------------------------------------------------
 
     def flood(self) -> None:
-        """Much more at once than anybody can take: the rest must be refused, not lost."""
+        """Submit far more at once than a member can take: the excess must be refused, not lost."""
         member = self._one()
         if member is None:
             return
@@ -256,19 +256,20 @@ class MemberFaults:
                 return
 
     def client_abort(self) -> None:
-        """Consumers of one member disconnect with unacknowledged messages."""
+        """Disconnect consumers of one member that have unacknowledged messages."""
         self._have_clients("client_abort", lambda clients: clients.abort())
 
     def client_reconnect(self) -> None:
-        """A publisher disconnects with confirms outstanding, and reconnects."""
+        """Disconnect a publisher with confirms outstanding, and reconnect it."""
         self._have_clients("client_reconnect", lambda clients: clients.reconnect())
 
     def client_twin(self) -> None:
-        """A publisher that numbers its messages sends what it waits for by another member too."""
+        """Let a publisher that numbers its messages send the unconfirmed ones by another member
+        too."""
         self._have_clients("client_twin", lambda clients: clients.send_elsewhere())
 
     def _have_clients(self, fault: str, do: Callable[[HasClients], None]) -> None:
-        """Have the clients of one member do something, where it has any."""
+        """Let the clients of one member do something, if it has any."""
         member = self._one()
         clients = getattr(member.upper, "clients", None) if member is not None else None
         if member is not None and isinstance(clients, HasClients):

@@ -1,11 +1,12 @@
-"""Faults that phase and view changes trigger: late frames, and power that fails for nearly all.
+"""Faults triggered by phase and view changes: late frames, and power failures of nearly all
+members.
 
-*Late*: as a member enters a phase, some of what was sent to it before comes again, or at last:
-tokens of the ring before, data that the commit token does not know of, joins of a former
-incarnation.  Frames that repeat at random times are nearly always of a ring that works.
+*Late*: when a member enters a phase, some frames sent to it before arrive again, or for the first
+time: tokens of the previous ring, data that the commit token does not know of, joins of a former
+incarnation.  Frames repeated at random times nearly always belong to a working ring.
 
-*Outage*: as a member installs a view, or leaves one, all members stop, or all but one, and
-come back one by one, with what their disks have.  So a view begins from stores that differ.
+*Outage*: when a member installs a view, or leaves one, all members stop, or all but one, and return
+one by one, with the contents of their disks.  So a view begins from stores that differ.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ WORST = {
     Phase.RECOVERY: FrameKind.TOKEN,
     Phase.OPERATIONAL: FrameKind.TOKEN,
 }
-"""The frame that does most harm in this phase, as it belongs to what was before."""
+"""The frame that does most harm in this phase, as it belongs to the previous one."""
 
 
 class TriggeredFaults:
-    """One for all members of a run."""
+    """One object for all members of a run."""
 
     def __init__(self, world: World, tape: Tape) -> None:
         self.world, self.tape = world, tape
@@ -42,19 +43,19 @@ class TriggeredFaults:
         self.token_s = world.plan.token_timeout_ms / 1000.0
 
     def on_phase(self, member: SimMember) -> None:
-        """A member of the ring has entered a phase."""
+        """Called when a member of the ring has entered a phase."""
         if not self.world.healed and self.tape.chance(self.late_chance):
             self._late(member)
 
     def on_view(self, member: SimMember) -> None:
-        """A member begins or ends a view."""
+        """Called when a member begins or ends a view."""
         if not self.world.healed and self.tape.chance(self.outage_chance):
             self.world.during(self.tape.gap(self.delay_s), self._outage)
 
     def _late(self, member: SimMember) -> None:
-        """Frames that one other sent to this one, the youngest of them, in their order.
+        """Repeat the latest frames that one member sent to this one, in their order.
 
-        They come at once, while the phase lasts, or when the ring that comes of it has settled.
+        They arrive at once, while the phase lasts, or when the resulting ring has settled.
         """
         tape, links = self.tape, self.world.net.links
         assert member.tap is not None

@@ -1,8 +1,8 @@
 """Clients of a pair as actors: each has a list of both members, and tries one, then the other.
 
-In HAC their attempt is the vote, so they are a part of the world and not of a member: one goes
-elsewhere when its member is gone, silent, refuses it or keeps it waiting for too long, and it may
-be cut off from one member while it reaches the other one.
+In HAC their attempt is the vote, so they belong to the world and not to a member: a client goes
+elsewhere when its member is gone or silent, refuses it, or keeps it waiting for too long, and it
+may be cut off from one member while it reaches the other.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ IN, HELD, REFUSED = "in", "held", "refused"
 
 
 class Door(Protocol):
-    """A member as a client finds it."""
+    """A member as its clients see it."""
 
     def try_in(self, actor: Actor) -> str:
-        """An attempt arrives: let in, kept waiting, or refused."""
+        """An attempt arrives: it is admitted, kept waiting, or refused."""
 
     def hear(self, actor: Actor) -> bool:
-        """Something arrives from one that is in; False: it is in no more."""
+        """Data of an admitted client arrive; False if it is no longer admitted."""
 
     def gone(self, actor: Actor) -> None:
         """Its connection has ended."""
@@ -43,8 +43,8 @@ class Actor:
         self._list = list(world.plan.names)
         if self._tape.chance(0.5):
             self._list.reverse()
-        self.at: Door | None = None  # where it is in
-        self._since = 0.0  # when it began to wait, for what its member has not done since
+        self.at: Door | None = None  # where it is admitted
+        self._since = 0.0  # when it began to wait for a reaction of its member
         self.away = False  # it wants nothing now
         self._later()
 
@@ -84,7 +84,7 @@ class Actor:
             self._next()
 
     def _wait(self, now: float) -> None:
-        """Nothing comes from there."""
+        """The member sends nothing."""
         self._since = self._since or now
         if now - self._since > self._patience_s:
             self._hang_up()

@@ -1,5 +1,5 @@
-"""What may happen to a pair beside the faults of every cluster: to its link, its clients, by its
-operators; each seed has some of it."""
+"""Faults of a pair beside those of every cluster: in its link, its clients, by its operators; each
+seed has some of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 SPLITS_FROM = 2200
-"""Seeds below this one are as they were when what they found was written down."""
+"""Smaller seeds have no splits, so that those with recorded findings stay as they were."""
 
 
 class PairFaults:
-    """Begins each kind at random times until all faults are over."""
+    """Begins faults of each kind at random times until all faults are over."""
 
     def __init__(self, stack: PairStack, world: World) -> None:
         self.stack, self.world = stack, world
@@ -60,7 +60,7 @@ class PairFaults:
     # -- link and clients ------------------------------------------------------------------------
 
     def link(self) -> None:
-        """The link of the pair alone: clients go on to reach both."""
+        """Cut the pair's link alone: clients still reach both."""
         self._cut_link(self._length())
 
     def _cut_link(self, length_s: float) -> None:
@@ -70,13 +70,13 @@ class PairFaults:
         self.world.during(length_s, self.world.net.mend, pairs)
 
     def link_and_side(self) -> None:
-        """One machine's cable is pulled."""
+        """Pull one machine's cable."""
         length_s = self._length()
         self._cut_side(self.tape.pick(self.world.plan.names), length_s)
         self._cut_link(length_s)
 
     def side(self) -> None:
-        """No client, or not all, reach one of the two."""
+        """Cut off one of the two from some clients, or from all."""
         self._cut_side(self.tape.pick(self.world.plan.names), self._length())
 
     def _cut_side(self, name: str, length_s: float) -> None:
@@ -90,8 +90,8 @@ class PairFaults:
         self.world.during(self._split_tape.gap(2 * self._calm_s), self.split)
 
     def split(self) -> None:
-        """Each has clients of its own and not the other one: both may go on alone.  Then they meet,
-        one of them after a crash or not at all for a while, with its clients or before them."""
+        """Give each member clients of its own and cut the pair: both may continue alone.  Then they
+        meet, perhaps one of them after a crash or a pause, with its clients or before them."""
         tape, names = self._split_tape, self.world.plan.names
         length_s = self._token_s * tape.pick((3.0, 8.0, 30.0)) * tape.between(0.5, 1.5)
         swapped = tape.chance(0.5)
@@ -118,7 +118,7 @@ class PairFaults:
             self.world.after(down_s, self.world.revive, name)
 
     def clients_away(self) -> None:
-        """Nobody wants anything; for so long that one that went on alone notices."""
+        """Let no client want anything, for long enough that a member alone notices."""
         length_s = self._length() if self.tape.chance(0.5) else self.tape.between(9.0, 16.0)
         self._tell("clients_away", f"{length_s:.1f} s")
         for actor in self.stack.actors:
@@ -128,7 +128,8 @@ class PairFaults:
     # -- processes -------------------------------------------------------------------------------
 
     def both_down(self) -> None:
-        """Both stop, one after the other or at once, in order or not, and come in any order."""
+        """Stop both, one after the other or at once, cleanly or not, and start them in any
+        order."""
         for name in self.world.plan.names:
             self.world.during(self._length() * self.tape.pick((0.0, 1.0)), self._down, name)
 
@@ -165,8 +166,8 @@ class PairFaults:
         self.world.during(self._length(), self.stack.drained.discard, name)
 
     def declare(self) -> None:
-        """One is lost for good, or so an operator says who has the other one go on; a new machine,
-        or the old one, comes in its place."""
+        """One is lost for good, or an operator says so and lets the other one continue; a new
+        machine, or the old one, comes in its place."""
         lost, kept = self.tape.some(self.world.plan.names, 2, 2)
         if self.tape.chance(0.5):
             lost, kept = kept, lost

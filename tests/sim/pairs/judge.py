@@ -1,10 +1,10 @@
-"""The judge of a pair: each member that takes the vote has a side, and a side is judged as a
+"""The judge of a pair: each member that takes the vote begins a side, and a side is judged as a
 cluster is.
 
-While both count they are of one side.  One that goes on alone with the vote begins a side, from
-what it has; what it confirms there the other one need not have, if that takes the vote as well
-(exception 1 of G28), and must have before it does anything else.  When they meet, who is not kept
-is of the side of the other one, and what only its own had is given up, by a rule.
+While both count they are on one side.  A member that continues alone with the vote begins a side
+from its state; messages confirmed there may be missing at the other, if that takes the vote as well
+(exception 1 of G28), but must be there before it does anything else.  When they meet, the member
+that is not kept joins the other one's side, and whatever only its own had is given up, by a rule.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 
 SLACK_S = 1e-6
 LASTING = {*range(EXCHANGE_DECLARE, ACTIVATE), DEFINE} - {CONSUME, CANCEL, GET, QOS}
-"""Commands of clients that do more than what ends with a connection."""
+"""Commands of clients whose effects outlast a connection."""
 
 
 class Side(BrokerJudge):
-    """What one or both of a pair do that follow one history."""
+    """The history of one or both members of a pair, and what they did in it."""
 
     def __init__(self, judge: PairJudge, owner: str, of: Side | None, chain: bytes) -> None:
         super().__init__()
         self.owner = owner  # who began it alone; empty: both
         self.declared = False  # by an operator
         self.life = judge.uppers[owner].member.incarnation if owner in judge.uppers else 0
-        self.own: set[bytes] = set()  # what was applied first on this side
-        self.asked: set[bytes] = set()  # of this, what has anything of clients that outlives them
-        self.told: set[bytes] = set()  # and of what clients were told anything before it is durable
+        self.own: set[bytes] = set()  # first applied on this side
+        self.asked: set[bytes] = set()  # of these, those with effects for clients that outlast them
+        self.told: set[bytes] = set()  # and those that clients heard of before they were durable
         self.given_up = False
         self.nodes, self.logs, self.counters = judge.nodes, judge.logs, judge.counters
         self.broken = judge.broken  # type: ignore[method-assign]
         if of is not None:
-            # What was undecided when they parted may be confirmed by one alone (0091).
+            # Items undecided when they parted may be confirmed by one alone (0091).
             self.asked = {one for one in of.asked if not of.has_confirmed(one)}
             self.children, self.epochs = of.children, of.epochs
             self.latest_epoch, self.confirmed = of.latest_epoch, of.confirmed
             self._go_back_to(chain)
 
     def _go_back_to(self, chain: bytes) -> None:
-        """It begins with what its member has; epochs that it knows nothing of are not before it."""
+        """Begin with its member's state; epochs unknown to the member are not before it."""
         epoch = self.nodes[chain].epoch if chain in self.nodes else 0
         self.epochs = {number: one for number, one in self.epochs.items() if number <= epoch}
         self.children = {key: one for key, one in self.children.items() if key[1] <= epoch}
@@ -67,11 +67,12 @@ class Side(BrokerJudge):
         return there is not None and there.chain == node.chain
 
     def lives(self, upper: PairUpper) -> bool:
-        """Whether it was begun with the vote in this life of its owner, who so knows all of it."""
+        """Whether its owner began it with the vote in this incarnation, and so knows all of it."""
         return not self.declared and self.life == upper.member.incarnation
 
     def looks_at(self, applied: Applied, chain: bytes, made: Iterable[tuple[int, Effect]]) -> None:
-        """Note what a client may have of an item of this side: of the member that applies it."""
+        """Record what a client may have of an item of this side, from the member that applies
+        it."""
         asked = {applied.first + n for n, kind in enumerate(applied.kinds) if kind in LASTING}
         if asked:
             self.asked.add(chain)
@@ -83,12 +84,12 @@ class Side(BrokerJudge):
             self.told.add(chain)
 
     def took_anything(self, chain: bytes, disk: MemoryDisk) -> bool:
-        """Whether a client was sent anything in this history, or what it sent is on the disk."""
+        """Whether a client was sent anything in this history, or its messages are on the disk."""
         told = any(self.has(chain, self.nodes[one]) for one in self.told)
         return told or any(self._holds(disk, self.nodes[one]) for one in self.asked)
 
     def has_more(self, chain: bytes) -> bool:
-        """Whether anything was applied first here that this history has not, be it transient."""
+        """Whether anything first applied here, even transient, is missing in this history."""
         return any(not self.has(chain, self.nodes[own]) for own in self.own)
 
     def has_confirmed(self, chain: bytes) -> bool:
@@ -96,12 +97,12 @@ class Side(BrokerJudge):
         return self.confirmed is not None and self.has(self.confirmed.chain, self.nodes[chain])
 
     def confirmed_more(self, chain: bytes) -> bool:
-        """Whether anything was confirmed here that this history has not."""
+        """Whether anything confirmed here is missing in this history."""
         return self.confirmed is not None and not self.has(chain, self.confirmed)
 
 
 class PairJudge(BrokerJudge):
-    """Judges each member by the side that it is of."""
+    """Judges each member by its side."""
 
     def __init__(self, disk_of: Callable[[str], MemoryDisk]) -> None:
         super().__init__()
@@ -110,8 +111,8 @@ class PairJudge(BrokerJudge):
         both = Side(self, "", None, ZERO_CHAIN)
         self.side = dict.fromkeys("ab", both)
         self.sides = [both]
-        self.was: dict[str, Side] = {}  # of whom is set aside: the side that it was of
-        self.before: dict[str, Side] = {}  # of who may be about to follow the other one: the same
+        self.was: dict[str, Side] = {}  # of a member set aside: its former side
+        self.before: dict[str, Side] = {}  # of one that may soon follow the other: its former side
 
     # -- sides -----------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class PairJudge(BrokerJudge):
         return side
 
     def _meets(self, name: str, first: str, plan: Plan) -> None:
-        """A member follows the other one: nothing confirmed is given up but by the rule."""
+        """A member follows the other one: it gives up nothing confirmed except by the rule."""
         mine, theirs = self.side[name], self.side[first]
         if mine is theirs:
             return
@@ -185,7 +186,7 @@ class PairJudge(BrokerJudge):
             self.broken("G28", f"{text}, of which no client has anything")
 
     def declared(self, name: str, chain: bytes) -> None:
-        """An operator declares the other one lost, and what only that one had."""
+        """An operator declares the other one lost, with whatever only that one had."""
         self.was.pop(name, None)
         self.before.pop(name, None)
         of = self.side[name]
@@ -204,7 +205,8 @@ class PairJudge(BrokerJudge):
         return name in self.was
 
     def recovered(self, name: str, replica: Replica, what: str) -> None:
-        """One that crashed before it had on disk that it is set aside knows nothing of it."""
+        """A member that crashed before it recorded on disk that it is set aside knows nothing of
+        it."""
         super().recovered(name, replica, what)
         was, meta = self.was.pop(name, None), self.disk_of(name).meta
         has_vote = meta is not None and meta.marker is not Marker.JOINING
@@ -212,7 +214,7 @@ class PairJudge(BrokerJudge):
             self.side[name] = was
 
     def gave_up(self, chain: bytes) -> bool:
-        """Whether this is of a history that was given up, by the rule or by an operator."""
+        """Whether this belongs to a history that was given up, by the rule or by an operator."""
         return any(one.given_up and chain in one.own for one in self.sides)
 
     # -- what members report ---------------------------------------------------------------------
@@ -249,4 +251,5 @@ class PairJudge(BrokerJudge):
         self.confirmed = side.confirmed
 
     def finish(self) -> None:
-        """Two epochs need share no voter: one who goes on alone shares it with the last of both."""
+        """Two epochs need share no voter: a member that continues alone shares it with their
+        last."""

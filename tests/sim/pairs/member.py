@@ -27,7 +27,7 @@ OWN_CHOICE = ("forced by an operator", "drained by an operator")
 
 
 class PairClients(SimClients):
-    """They have connections while an actor is in."""
+    """Clients that have connections while an actor is admitted."""
 
     def __init__(self, upper: PairUpper, tape: Tape) -> None:
         super().__init__(
@@ -36,7 +36,7 @@ class PairClients(SimClients):
             upper.history_of_clients(tape),
         )  # fmt: skip
         self._upper = upper
-        self.numbering = False  # what was taken of a history that is set aside leaves a gap
+        self.numbering = False  # messages taken in a history that is set aside leave a gap
         # Nor last values, streams and kept letters, whose witnesses know one history only.
         self.replacing = False
         self.readers.plan = self.readers.plan._replace(used=False)
@@ -50,12 +50,12 @@ class PairClients(SimClients):
         self._upper.role.send_away()
 
     def come(self) -> None:
-        """The first actor is in."""
+        """The first actor is admitted."""
         self._connect()
         self._consume()
 
     def go(self) -> None:
-        """The last one has gone: its connections close, whatever they wait for."""
+        """The last one has left: its connections close, whatever they wait for."""
         if self.publisher:
             self.commands += [
                 *self._unsent,
@@ -91,9 +91,9 @@ class PairUpper(BrokerUpper):
     clients: PairClients
     role: SimPair
     was_level = False
-    """Whether it has had all of a primary view's state in this life."""
+    """Whether it has had all of a primary view's state in this incarnation."""
     lost_at = 0.0
-    """When it was in a view with the other one last; 0: it is."""
+    """When it was last in a view with the other one; 0: it is."""
     stood = Standing.PENDING
     """What it was then."""
 
@@ -134,7 +134,7 @@ class PairUpper(BrokerUpper):
 
 
 class SimPair:
-    """Its standing, as in its process: what actors are told, and what of them is heard."""
+    """Its standing, as in its process: what it tells actors, and what it hears of them."""
 
     def __init__(self, upper: PairUpper) -> None:
         self._upper, self._stack = upper, upper.stack
@@ -142,7 +142,7 @@ class SimPair:
         self._waiting: list[Actor] = []
         self._reason, self._holds = "started", True
         self._watches = self._heard = self._forced = False
-        self.heard_at = -1.0  # when anything of a client arrived here last
+        self.heard_at = -1.0  # when a client's data arrived here last
         controller, replicated = upper.controller, upper.replicated
         self.pair = ByPair(
             upper.stack.options[upper.name], controller, self, drained=lambda: upper.stack.drained,
@@ -178,7 +178,7 @@ class SimPair:
             self.send_away()
 
     def send_away(self) -> None:
-        """No connection outlives this."""
+        """Close all connections."""
         if self.present:
             self.present.clear()
             self._upper.clients.go()
@@ -227,7 +227,7 @@ class SimPair:
     # -- for the member and the judge ------------------------------------------------------------
 
     def force_passive(self) -> bool:
-        """An operator forces it passive; whether that was possible."""
+        """An operator makes it passive; whether that was possible."""
         self._forced = not self.pair.force_passive(self._upper.world.now)
         return self._forced
 
@@ -235,7 +235,7 @@ class SimPair:
         """Operators of a pair are faults (`tests.sim.pairs.faults`)."""
 
     def follow(self) -> None:
-        """After each turn."""
+        """Called after each turn."""
         upper, pair = self._upper, self.pair
         if upper.primary.has_caught_up:
             upper.was_level = True
@@ -258,7 +258,7 @@ class SimPair:
 
     @property
     def serves(self) -> bool:
-        """Whether it lets clients in and may reply to them, or says that it is the active one."""
+        """Whether it admits clients and may reply to them, or reports itself as the active one."""
         replies = not self._reason and self._upper.replicated.may_reply
         return replies or self._real.status()["status"] == Role.ACTIVE.value
 

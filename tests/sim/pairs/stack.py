@@ -1,4 +1,4 @@
-"""Two real members that are a pair, HAC or master/slave, with clients and operators about them."""
+"""Two real members that are a pair, HAC or master/slave, with its clients and operators."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ SEATS = {HAC: ("primary", "backup"), MASTER_SLAVE: ("master", "slave")}
 
 
 def pair_plan(plan: Plan) -> Plan:
-    """The plan of a seed for two members; who votes is not drawn.
+    """The plan of a seed for two members; the voters are not drawn.
 
-    Nor does a client send by both at once: each of them may be alone and know the half of it.
+    Nor does a client send to both at once, as each may be alone and know half of it.
     """
     faults = tuple(fault for fault in plan.faults if fault not in (*VOTES, "client_twin"))
     return replace(plan, names=NAMES, faults=faults)
@@ -83,24 +83,24 @@ class PairStack(BrokerStack):
     # -- for actors ------------------------------------------------------------------------------
 
     def door(self, name: str) -> SimPair | None:
-        """Where clients come in; None: nobody listens there."""
+        """Where clients connect; None: nobody listens there."""
         upper = self.uppers.get(name)
         return None if upper is None or upper.dead else upper.role
 
     def reaches(self, actor: Actor, name: str) -> bool:
-        """Whether what an actor sends arrives."""
+        """Whether an actor's data arrive."""
         return actor.world.healed or (actor.name, name) not in self.cut
 
     # -- for operators ---------------------------------------------------------------------------
 
     def may_declare(self, name: str) -> bool:
-        """An operator declares for one at a time: the other one was not declared for."""
+        """Whether an operator may declare for one member: only if none did for the other one."""
         other = NAMES[name == NAMES[0]]
         meta = self.disks[other].meta if other in self.disks else None
         return meta is None or "@declared" not in meta.voters
 
     def declare(self, name: str) -> None:
-        """`qpid-cluster-store -c --sole-voter` on the disk of one that is down."""
+        """`qpid-cluster-store -c --sole-voter` on the disk of a stopped member."""
         disk = self.disks[name]
         assert disk.meta is not None
         voters = declared_alone(disk.meta.voters, name)
@@ -119,7 +119,7 @@ class PairStack(BrokerStack):
         return mine is theirs or mine.owner != one.name or theirs.owner != other.name
 
     def look_at_roles(self) -> None:
-        """At most one is active, but where each took the vote, or an operator declared."""
+        """At most one is active, except where each took the vote, or an operator declared."""
         active = [upper for upper in self.uppers.values() if not upper.dead and upper.role.serves]
         if active:
             self.judge.counters["active"] += 1
@@ -129,11 +129,11 @@ class PairStack(BrokerStack):
                 self.judge.broken("G25", "both are active at the same time")
 
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
-        """Alone one may wait, by right, for the other one, or for a client."""
+        """A single member may rightly wait for the other one, or for a client."""
         return not dead
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
-        """Empty a disk, if the other one has all that is on it, and by its record needs nobody."""
+        """Empty a disk, if the other one has all its contents, and is alone by its record."""
         other, mine = NAMES[name == NAMES[0]], self.disks[name].meta
         there = self.disks.get(other)
         if mine is None or there is None or there.meta is None or not there.meta.position:
@@ -143,12 +143,12 @@ class PairStack(BrokerStack):
             self.disks[name] = MemoryDisk()
 
     def _needs_nobody(self, name: str, lost: str) -> bool:
-        """Whether one is alone by its record, and by what will be its record in a moment.
+        """Whether one is alone by its record, and by its imminent next record.
 
-        Once it has applied that the other one is being counted again, or will as that one has
-        ordered it, its disk comes to say that both are needed.  If the other disk is lost then, and
-        it restarts, it waits by right for what nobody has (exceptions 2 and 3 of G28): the other
-        one may have gone on without it.  Only an operator can say that it did not.
+        Once it has applied that the other one is being counted again, or will because that one has
+        ordered it, its disk will say that both are needed.  If the other disk is lost then, and it
+        restarts, it rightly waits for data that nobody has (exceptions 2 and 3 of G28): the other
+        one may have continued without it.  Only an operator can say that it did not.
         """
         meta, upper, gone = self.disks[name].meta, self.uppers.get(name), self.uppers.get(lost)
         assert meta is not None
@@ -161,7 +161,8 @@ class PairStack(BrokerStack):
         return all(not one.changing and one.quorate((name,)) for one in electorates)
 
     def restore(self, name: str, image: object, names: Sequence[str], forgetful: int = 0) -> bool:
-        """An old disk that says that it went on alone would do so again: not for a pair."""
+        """Not for a pair: an old disk that says that its member was alone would act on that
+        again."""
         return False
 
     def describe(self) -> str:

@@ -1,1 +1,1 @@
-"""Running seeds: one, many, a gate, a campaign; shrinking what failed."""
+"""Runs of seeds: one, many, a gate, a campaign; shrinking of failures."""

@@ -1,8 +1,8 @@
-"""Seeds in a process of their own: `python -m tests.sim.run.batch STACK:SEED ...` prints JSON
+"""Runs seeds in their own process: `python -m tests.sim.run.batch STACK:SEED ...` prints JSON
 lines.
 
-The parent chooses PYTHONHASHSEED, so every batch runs under another order of its hash tables, and
-a run that depends on it shows when it is repeated.  A batch that crashes is a finding, too.
+The parent chooses PYTHONHASHSEED, so every batch runs with another order of its hash tables, and a
+run that depends on it differs when it is repeated.  A batch that crashes is a finding, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.sim.run.campaign import (
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH_SEEDS = 20
-SEED_LIMIT_S = 120.0  # of wall clock, for the mean of a batch on a busy machine: one that waits
+SEED_LIMIT_S = 120.0  # wall-clock time, the mean of a batch on a busy machine: a longer one hangs
 
 
 class Job(NamedTuple):
@@ -53,7 +53,7 @@ def run_batch(jobs: Sequence[Job], hash_seed: int, python: str = sys.executable)
         printed = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
         reason = "no end"
     found = [Outcome(*json.loads(line)) for line in printed.splitlines() if line.endswith("]")]
-    for job in jobs[len(found) :][:1]:  # the one that it was at
+    for job in jobs[len(found) :][:1]:  # the one that it was running
         line = f"FAIL seed {job.seed} on {job.stack}: the process had {reason}"
         found.append(
             Outcome(job.stack, job.seed, False, False, 0, 0, 0.0, "", line, [reason], {}, [])
@@ -64,7 +64,8 @@ def run_batch(jobs: Sequence[Job], hash_seed: int, python: str = sys.executable)
 def run_batches(
     jobs: Iterable[Job], processes: int, first_hash: int, python: str = sys.executable
 ) -> Iterator[Outcome]:
-    """All jobs, in their order, in batches of a few seeds, some batches at a time."""
+    """Run all jobs in batches of a few seeds, some batches at a time; return results in job
+    order."""
     todo = list(jobs)
     batches = [todo[i : i + BATCH_SEEDS] for i in range(0, len(todo), BATCH_SEEDS)]
     with ThreadPoolExecutor(processes) as pool:
@@ -74,7 +75,7 @@ def run_batches(
 
 
 def differences(first: Iterable[Outcome], again: Iterable[Outcome]) -> list[str]:
-    """The runs of `again` whose trace is another than the first time, in words."""
+    """The runs of `again` whose trace differs from the first time, in sentences."""
     known = {(o.stack, o.seed): o.trace for o in first}
     return [
         f"{command_for(o.stack, o.seed)}: trace {known[o.stack, o.seed]}, then {o.trace}"

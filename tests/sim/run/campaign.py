@@ -42,17 +42,17 @@ STACKS = ("ring", "replica", "broker", "oracle", "groups", "pair")
 
 
 def collect_seldom() -> None:
-    """For a process that runs seeds and nothing else: look for cycles a seventieth as often.
+    """Collect cycles a seventieth as often, in a process that only runs seeds.
 
-    A run keeps its whole history, which the collector would go through again and again: an eighth
-    of the time.  What a finished run leaves behind, some ten megabytes, still goes.
+    A run keeps its whole history, which the collector would traverse again and again: an eighth of
+    the time.  The remains of a finished run, some ten megabytes, are still collected.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def options_for(stack: str) -> Options:
-    """The options of a run on this stack; ValueError when there is no such stack."""
+    """The options of a run on this stack.  Raises ValueError if there is no such stack."""
     if stack not in (*STACKS, "mixed"):
         raise ValueError(f"no stack is called {stack!r}; there are {', '.join(STACKS)} and mixed")
     return Options(ring_only=True) if stack == "ring" else Options(stack=stack)
@@ -67,12 +67,13 @@ def run_seed(seed: int, options: Options) -> Result:
 
 
 def command_for(stack: str, seed: int) -> str:
-    """How a person replays a run."""
+    """The command with which a person replays a run."""
     return f"python -m tests.sim --stack {stack} --seed {seed}"
 
 
 def _lighter(plan: Plan) -> Plan:
-    """Brokers do more for each message: fewer of them leave time for more views."""
+    """A load for brokers, which do more for each message: fewer messages leave time for more
+    views."""
     return replace(
         plan,
         load_gap_s=max(plan.load_gap_s, 0.01),
@@ -82,7 +83,7 @@ def _lighter(plan: Plan) -> Plan:
 
 
 def has_brokers(plan: Plan, options: Options) -> bool:
-    """A mixed campaign has real brokers on the rings of every third seed."""
+    """Whether the rings of a mixed campaign's seed have real brokers: every third does."""
     mixed = options.stack == "mixed" and plan.seed % 3 == 0
     return plan.primary and (mixed or options.stack in ("broker", "oracle", "pair"))
 
@@ -128,7 +129,7 @@ def run_line(result: Result) -> str:
 
 
 class Outcome(NamedTuple):
-    """What a campaign keeps of a run; plain values, so that it can pass between processes."""
+    """The results of a run that a campaign keeps; plain values that can pass between processes."""
 
     stack: str
     seed: int

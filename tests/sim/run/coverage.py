@@ -1,7 +1,7 @@
-"""Which fault hit a member in which stage, over a whole campaign.
+"""Which faults hit members in which stages, over a whole campaign.
 
-Nothing is known about a pair that no seed ever made, so the table lists those as well.  Stages are
-the ring's phases, and while the ring is operational those of the primary layer.
+A pair that no seed produced is untested, so the table lists those as well.  Stages are the ring's
+phases, and while the ring is operational those of the primary layer.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ DISK = ("disk_slow", "disk_fails", "disk_full", "disk_freeze", "commit_failed")
 CLIENTS = ("flood", "client_abort", "client_reconnect", "client_twin")
 FAULTS = WEATHER + NETWORK + PROCESS + DISK + CLIENTS
 NEVER_WHILE_DOWN = frozenset(PROCESS + DISK + CLIENTS)
-"""Faults of a process need one; those of the network hit an address, up or down."""
+"""Faults of a process need a running one; those of the network hit an address, up or down."""
 
 
 def stage_of(member: SimMember) -> str:
-    """The stage in which a member is now."""
+    """The present stage of a member."""
     if member.tap is None:
         return DOWN
     phase = member.tap.core.phase
@@ -68,7 +68,7 @@ def possible() -> list[Pair]:
 
 
 def lines(met: Counter[Pair]) -> list[str]:
-    """The table of a campaign, and the pairs that never happened."""
+    """The table of a campaign, and the pairs that never occurred."""
     width = max(map(len, FAULTS))
     head = " ".join(f"{stage[:9]:>9}" for stage in STAGES)
     table = [f"{'':{width}} {head}"]

@@ -1,9 +1,9 @@
-"""Campaigns of many stacks: the gate of continuous integration, and the soak with its ledger.
+"""Campaigns over many stacks: the gate of continuous integration, and the soak with its ledger.
 
-Both take fixed seeds, which are the same every time, or fresh ones: the gate those of the day of
-the commit, the soak those of the commit, so they differ and yet can be named.  A fifth of the
-gate's seeds runs twice, in other processes under other hash seeds, by another interpreter where one
-is named, and has to leave the same trace: members of one cluster may run different ones.
+Both take fixed seeds, the same every time, or fresh ones: the gate those of the commit's day, the
+soak those of the commit, so they differ and yet can be named.  A fifth of the gate's seeds runs
+twice, in other processes with other hash seeds, by another interpreter if one is named, and must
+leave the same trace, as members of one cluster may run different ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.sim.run.coverage import lines as coverage_lines
 
 FIXED = {"ring": 60, "replica": 120, "broker": 50, "oracle": 60, "groups": 10, "pair": 40}
 FRESH_TURN = ("replica", "oracle", "ring", "broker", "replica", "pair")
-FRESH_FROM = 1_000_000  # below are the fixed ones, and those that people name
+FRESH_FROM = 1_000_000  # below are the fixed seeds, and those that people name
 REPEATED_EVERY = 5
 GATE_SEEDS = 500
 ROUND_SEEDS = 40
 
 
 def sources() -> str:
-    """A digest of all that a run depends on, to notice that it was edited meanwhile."""
+    """A digest of all files that a run depends on, to notice an edit meanwhile."""
     digest = hashlib.sha256()
     for folder in ("vsync", "broker", "store", "tests/sim"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -40,7 +40,7 @@ def sources() -> str:
 
 
 def fresh_start(what: str) -> int:
-    """The first fresh seed of a commit or a day, which both begin as a hexadecimal number."""
+    """The first fresh seed of a commit or a day; both begin with a hexadecimal number."""
     return FRESH_FROM + int(what[:8], 16) * 1000
 
 
@@ -63,7 +63,7 @@ def tell(outcome: Outcome, verbose: bool) -> None:
 
 
 def gate(seeds: int, processes: int, verbose: bool, coverage: bool, again_by: str) -> int:
-    """Fixed seeds, fresh ones until enough count, and every fifth again; 0 when all is well."""
+    """Run fixed seeds, fresh ones until enough count, and every fifth again; 0 if all is well."""
     start = fresh_start(day())
     print(f"fresh seeds from {start} (day {day()})", flush=True)
     before = sources()
@@ -97,7 +97,7 @@ def gate(seeds: int, processes: int, verbose: bool, coverage: bool, again_by: st
 
 
 def soak(hours: float, processes: int, ledger: Path, first: int | None) -> int:
-    """Fresh seeds of all stacks until the time is over, a ledger line for each round."""
+    """Run fresh seeds of all stacks until the time is over, with a ledger line for each round."""
     end = time.monotonic() + hours * 3600
     what = commit()
     start = fresh_start(what or day()) if first is None else first
@@ -120,7 +120,7 @@ def soak(hours: float, processes: int, ledger: Path, first: int | None) -> int:
 
 
 def _write_line(ledger: Path, what: str, first: int, last: int, summary: Summary) -> None:
-    """One JSON object a line: nothing is ever changed, so many machines may add to one."""
+    """Append one JSON object as a line; lines never change, so many machines may share a file."""
     record = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": what,

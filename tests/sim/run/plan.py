@@ -1,8 +1,8 @@
-"""What one seed chose: cluster, timing, load, and which faults exist at all.
+"""A seed's choices: cluster, timing, load, and which faults exist at all.
 
 Swarm testing: every seed leaves most faults out, because with everything on the rare combinations
-drown in the common ones.  `without` takes faults away from a seed that fails, to find which it
-takes.
+drown in the common ones.  `without` takes faults away from a failing seed, to find those that it
+needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EPISODE_FAULTS = (
 )
 OTHER_FAULTS = ("staggered_start", "late_timers", "stays_dead")
 
-# Drawn from a tape of their own, so that a seed has the same of the groups above as it always had.
+# Drawn from their own tape, so that the groups above stay the same for every seed.
 LATER_WEATHER = ("spike", "corrupt", "corrupt_behind", "foreign")
 LATER_EPISODES = (
     "bridge",
@@ -64,17 +64,17 @@ LATER_EPISODES = (
 )
 LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
 LATEST = ("late", "outage")  # each in a quarter of the seeds, whatever other faults they have
-VOTES = ("arbitrator", "unequal_votes", "voter_changes")  # by another tape again: who has a vote
-# Each by a tape of its own: seeds without them have what they always had.
+VOTES = ("arbitrator", "unequal_votes", "voter_changes")  # by another tape: who has a vote
+# Each by its own tape: seeds without them stay as they were.
 FROZEN = ("disk_freeze",)
 RELEASES = ("mixed_releases",)  # members that read different versions of the frames
 YOUNGEST = ("restore_two", "client_twin", "stop")
 YOUNGEST_FROM = 1000
-"""Smaller seeds have none of them: tests name many of those for what they show."""
+"""The first seed that may have them: tests name many smaller seeds for what these show."""
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST
 YOUNGEST_LASTING = ("chain", "clock_rates", "dealers")
-"""Shovels, where there are any, are two of which one feeds the other; clocks go at rates that
-differ by nearly as much as the lease bears; clients work in transactions, too."""
+"""If there are shovels, there are two, of which one feeds the other; clock rates differ by nearly
+as much as the lease tolerates; clients use transactions, too."""
 ALL_FAULTS = (
     *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
     *RELEASES, *YOUNGEST_LASTING,
@@ -85,9 +85,9 @@ VIEW_CHANGERS = (
     "leave", "disk_full", "restart_storm", "pause_long", "strike",
 )  # fmt: skip
 ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift", *RELEASES, *YOUNGEST_LASTING)
-"""In force during the whole of a run, so nothing counts them."""
+"""These last for a whole run, so nothing counts them."""
 
-# What a run must have had to count in a campaign.
+# The counts that a run needs to count in a campaign.
 COUNTED_STEPS = 10_000
 COUNTED_KINDS = 3
 COUNTED_CHANGES = 3
@@ -138,13 +138,13 @@ class Plan:
     queue_messages_max: int
     load_gap_s: float  # mean time between two bursts of one member
     load_burst: int
-    load_safe: float  # part of the submits that ask for SAFE
-    load_large: float  # part of the submits larger than a frame
+    load_safe: float  # share of the messages submitted as SAFE
+    load_large: float  # share of the messages larger than a frame
     fsync_s: float
     transfer_s: float
     primary: bool
-    # What a shrunk scenario leaves out of its seed; see `tests.sim.run.shrink`.
-    episodes: tuple[int, ...] | None = None  # the only ones that begin, by number; None is all
+    # The parts of its seed that a shrunk scenario leaves out; see `tests.sim.run.shrink`.
+    episodes: tuple[int, ...] | None = None  # the only ones that begin, by number; None: all
     strikes: tuple[int, ...] | None = None
     loaded: bool = True
 
@@ -224,7 +224,7 @@ def make_plan(
 
 
 def _drawn_apart(tape: Tape, seed: int) -> list[str]:
-    """Who votes, and the youngest faults: each group from a tape of its own."""
+    """Votes and the latest faults: each group from its own tape."""
     votes = tape.fork("votes")
     return [
         *(choice for choice in VOTES if votes.chance(0.25)),
@@ -239,10 +239,10 @@ def _drawn_apart(tape: Tape, seed: int) -> list[str]:
 
 
 def _later(tape: Tape, drawn: list[str]) -> list[str]:
-    """Faults of the later groups; many where the seed has few others, often none where it has many.
+    """Faults of the later groups: many if the seed has few others, often none if it has many.
 
-    Nearly every seed gets something that changes the view, or its run would not count.  One in
-    twenty adds none, so that calm runs and runs of the old kind stay.
+    Nearly every seed gets a fault that changes the view, or its run would not count.  One in twenty
+    adds none, so that calm runs and runs of the old kind remain.
     """
     if tape.chance(0.05):
         return []
@@ -257,5 +257,5 @@ def _later(tape: Tape, drawn: list[str]) -> list[str]:
 
 
 def calm_of(plan: Plan) -> Weather:
-    """The plan's network on a good day."""
+    """The plan's network in good weather."""
     return Weather(delay_s=plan.weather.delay_s, jitter=plan.weather.jitter)

@@ -1,9 +1,9 @@
 """One seed from plan to verdict.
 
 Phases: *chaos* (faults and load), then everything heals and liveness is demanded: *settle* (one
-ring of all members that are up, within a bounded time), *drain* (whatever was submitted arrives,
-and fresh messages of every member too), *repair* (single lost frames and tokens do not break the
-ring), *rest* (no further view change, no message), and last the checkers over the whole history.
+ring of all running members, within a bounded time), *drain* (all submitted messages arrive, and
+fresh ones of every member too), *repair* (single lost frames and tokens do not break the ring),
+*rest* (no further view change, no message), and last the checkers over the whole history.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from vsync.wire.messages import FrameKind
 
 PROBES_PER_MEMBER = 3
 BLOCK_MESSAGES = 3
-"""Of a queue: so few that most of what waits may be on disk."""
+"""The messages that a queue keeps in memory: so few that most of it may be on disk."""
 REST_S = 2.0
 CATCH_UP_S = 60.0
-"""Clocks that jump ahead by hours are followed a step of 10 s a tick; messages expire only then."""
+"""Clocks that jump ahead by hours are followed 10 s a tick; messages expire only then."""
 RESUME_S = 5.0
 DRAIN_S = 60.0
-"""For what was accepted before the last fault: the longest queue over the slowest ring."""
+"""Time for messages accepted before the last fault: the longest queue over the slowest ring."""
 REPAIR_S = 10.0
-"""For a few messages more, and what clients answer to them one by one."""
+"""Time for a few more messages, and clients' answers to them one by one."""
 SEED_CPU_S = 120.0
-"""Of the processor, for one run; the slowest honest one takes a tenth."""
+"""Processor time of one run; the slowest correct one takes a tenth."""
 NO_END = "no end"
-"""The rule that a run breaks which takes more."""
+"""The rule that a longer run breaks."""
 AGAIN_S = 5.0
-"""Who swallows the alarm gets another one."""
+"""Code that swallows the alarm gets another one."""
 
 
 class OverTime(BaseException):
-    """A run used up its time.  No `Exception`: that would be taken for one of the core's own."""
+    """A run used up its time.  Not an `Exception`, which would be taken for one of the core's."""
 
 
 @contextmanager
 def _processor_limit(seconds: float) -> Iterator[None]:
-    """Raises OverTime, wherever it is by then, when that much of the processor is used up."""
+    """Raise OverTime, wherever the run is then, when this much processor time is used up."""
 
     def alarm(_number: int, _frame: object) -> None:
         raise OverTime
@@ -75,7 +75,7 @@ def _processor_limit(seconds: float) -> Iterator[None]:
 
 @record
 class Result:
-    """What one run amounts to."""
+    """The result of one run."""
 
     plan: Plan
     violations: list[Violation]
@@ -97,7 +97,7 @@ class Result:
 
     @property
     def ended(self) -> bool:
-        """Whether it was not broken off, wherever that was."""
+        """Whether it ran to its end."""
         return all(violation.rule != NO_END for violation in self.violations)
 
     @property
@@ -113,7 +113,7 @@ class Result:
 def settle_bound_s(plan: Plan) -> float:
     """L1: how long after the last fault one ring of all live members may take to form.
 
-    The token times out late with many members, and twice as late on a ring that was slow or given
+    With many members the token times out late, and twice as late on a ring that was slow or given
     up in vain.  Three rounds of token loss (2 tokens) and consensus (1.2 tokens), three tokens of
     backing off from a member that seemed unreachable, and half a second for joins and merge
     detection.  Members of two releases may have to hear of each other first.
@@ -123,7 +123,7 @@ def settle_bound_s(plan: Plan) -> float:
 
 
 def token_timeout_s(plan: Plan) -> float:
-    """How long a token may be away before it counts as lost, with all members."""
+    """How long the token may be away before it counts as lost, with all members."""
     return plan.token_timeout_ms / 1000.0 * (1.0 + 0.2 * max(0, len(plan.names) - 2))
 
 
@@ -138,7 +138,7 @@ class Runner:
         trace: Trace,
         seconds: float = SEED_CPU_S,
     ) -> None:
-        """`seconds` of the processor, after which it is broken off."""
+        """`seconds` of processor time, after which the run is ended."""
         self.plan = plan
         self.trace = trace
         self.world = World(plan, make_core, stack, trace)
@@ -211,7 +211,7 @@ class Runner:
             load.start()
         enough = plan.chaos_s
         world.run_until(lambda: world.steps >= plan.steps_max, enough)
-        # It goes on until the run counts, or until it is clear that this seed never will.
+        # The chaos lasts until the run counts, or until it is clear that this seed never will.
         while (
             (world.steps < plan.steps_min or not self._enough_happened())
             and world.steps < plan.steps_max + COUNTED_STEPS
@@ -228,7 +228,7 @@ class Runner:
         return world.kinds() >= COUNTED_KINDS and world.history.changes() >= COUNTED_CHANGES
 
     def _heal(self) -> None:
-        """No more faults within a quorate core; the others stay dead or cut off for good."""
+        """End all faults within a quorate core; the others stay dead or cut off for good."""
         world = self.world
         world.fault("heal", "")
         world.net.heal(world.now)
@@ -253,11 +253,11 @@ class Runner:
                 member.resume()
                 world.revive(member.name)
         for name in dead:
-            # Whatever still wants to revive it finds no member of that name able to start.
+            # No pending event can start a member of that name any more.
             world.members[name].removed = True
 
     def _leave_outside(self, tape: Tape) -> None:
-        """A minority goes on beside the core, which it cannot reach, or only in one direction."""
+        """A minority keeps running beside the core, cut off in both directions or only in one."""
         world, names = self.world, self.plan.names
         outside = tape.some(names, 0, (len(names) - 1) // 2)
         if not outside or not self.stack.can_do_without(outside, names):
@@ -279,7 +279,7 @@ class Runner:
         self._heal()
         healed = world.now
         bound = settle_bound_s(self.plan)
-        # A token that was lost with the last fault is not missed before its time is up.
+        # A token lost with the last fault is not missed before its timeout.
         world.run_until(lambda: False, healed + token_timeout_s(self.plan))
         if not world.run_until(self._settled, healed + bound):
             states = " ".join(
@@ -293,9 +293,9 @@ class Runner:
         return True
 
     def _settled(self) -> bool:
-        """One ring, installed by all live members, of exactly the live members."""
+        """Whether all live members have installed one ring of exactly the live members."""
         live = self.world.live()
-        if not live:  # the only one was started with options of before a change, and starts again
+        if not live:  # the only one was started with options from before a change, and starts again
             return False
         first = live[0].tap
         assert first is not None
@@ -314,10 +314,10 @@ class Runner:
         )
 
     def _resume(self) -> bool:
-        """L4: whatever stands on the ring goes on, with all live members up to date.
+        """L4: the layer above the ring resumes, with all live members up to date.
 
-        Its time begins when what was accepted before is gone: messages go out in the order of
-        submission (G5), two frames a rotation where a plan has it so, and L2 bounds how long.
+        Its time begins when earlier messages are gone: messages are sent in the order of submission
+        (G5), in some plans two frames a rotation, and L2 bounds the time.
         """
         self.phase = "resume"
         world = self.world
@@ -332,7 +332,7 @@ class Runner:
         if self.plan.has("clock_jump"):
             bound += CATCH_UP_S
         if self.plan.has("disk_slow"):
-            bound += 2 * COMMIT_WORST_S  # one that began before, and one that waits for it
+            bound += 2 * COMMIT_WORST_S  # one commit that began before, and one that waits for it
         if world.run_until(lambda: all(map(_ready, live)), world.now + bound):
             return True
         late = " ".join(m.name for m in live if not _ready(m))
@@ -340,10 +340,11 @@ class Runner:
         return False
 
     def _drain(self) -> bool:
-        """L2: all that live members ever submitted arrives at home, probes arrive everywhere.
+        """L2: all messages that live members ever submitted return to them, probes arrive
+        everywhere.
 
-        What a client is asked to publish is with the ring a while later only, and clients answer
-        what they are sent, message by message: so the layers above must have come to rest, too.
+        A client's publish reaches the ring only after a while, and clients answer message by
+        message: so the layers above must have come to rest, too.
         """
         self.phase = "drain"
         world = self.world
@@ -360,16 +361,16 @@ class Runner:
         return False
 
     def _round_s(self, live: Sequence[SimMember]) -> float:
-        """How long the last of what is sent may take: over the ring, to a slow disk, and through
-        what waits on disk."""
+        """How long the last message sent may take: over the ring, to a slow disk, and through the
+        backlog on disk."""
         disks_s = 20 * self.plan.fsync_s + self.stack.catch_up_s(live)
         return settle_bound_s(self.plan) + disks_s
 
     def _repair(self) -> bool:
-        """L5: frames and tokens that are lost one at a time are repaired within the ring.
+        """L5: frames and tokens lost one at a time are repaired within the ring.
 
-        Without this a ring that never asks for what it lacks would pass: it breaks, and recovery
-        brings the frames.  Lost are first a data frame on each link, then a token of each member.
+        Otherwise a ring that never requests missing frames would pass, as it breaks and recovery
+        brings them.  First a data frame is lost on each link, then a token of each member.
         """
         self.phase = "repair"
         world, live = self.world, self.world.live()
@@ -412,7 +413,7 @@ class Runner:
             self._fail("L1", "wire", f"not the newest version that all read: {written}")
         if not all(map(_ready, live)):
             self._fail("L4", "L4", "not everybody is ready any more, without a fault")
-        # Without a layer above, the mark is what was set last, whatever the core made of it.
+        # Without a layer above, the mark is the last one set, whatever the core made of it.
         plain = not self.plan.primary
         marks = {m.name: m.mark if plain else m.tap.core.mark for m in live if m.tap is not None}
         for member in live:
@@ -443,7 +444,7 @@ def _ready(member: SimMember) -> bool:
 
 
 def _drained(member: SimMember) -> bool:
-    """Whether all that it has submitted came home, and it has nothing more to submit."""
+    """Whether all its submitted messages have returned, and it has no more to submit."""
     assert member.tap is not None
     return member.tap.own_delivered == member.tap.submitted and _ready(member)
 

@@ -1,9 +1,8 @@
-"""The smallest scenario that still breaks the same promise, as a file that replays it.
+"""Finds the smallest scenario that still breaks the same promise, as a file that replays it.
 
-Delta debugging over what a seed chose: faults, members, length of the chaos, single episodes and
-strikes, the load.  What is left out takes nothing else along, because each part draws from a tape
-of its own; where it does shift something, the run either still breaks the promise or the step is
-undone.
+Delta debugging over a seed's choices: faults, members, length of the chaos, single episodes and
+strikes, the load.  Leaving one part out changes no other, because each draws from its own tape;
+where something does shift, the run either still breaks the promise or the step is undone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 @record
 class Scenario:
-    """A seed and what of it is kept; None means all."""
+    """A seed and the parts of it that are kept; None means all."""
 
     seed: int
     stack: str
@@ -55,7 +54,8 @@ class Scenario:
 
 
 def read(path: Path) -> Scenario:
-    """A scenario from a file that `write` made; ValueError names the field that is wrong."""
+    """Read a scenario from a file made by `write`.  Raises ValueError that names the wrong
+    field."""
     fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     known = Scenario.__dataclass_fields__
     wrong = sorted(fields.keys() - known.keys())
@@ -72,7 +72,7 @@ def write(scenario: Scenario, path: Path) -> None:
 
 
 def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """A part of `items` that still fails and from which no single one can be taken (ddmin)."""
+    """A part of `items` that still fails and from which no single item can be removed (ddmin)."""
     kept = list(items)
     if fails([]):
         return []
@@ -102,14 +102,14 @@ class Shrinker:
         self.rule = ""
 
     def fails(self, scenario: Scenario) -> bool:
-        """Whether it breaks the promise that the whole seed broke; never when time is up."""
+        """Whether it breaks the promise that the whole seed broke; False when time is up."""
         if time.monotonic() > self.end:
             return False
         self.tried += 1
         return any(found.rule == self.rule for found in scenario.run().violations)
 
     def shrink(self, seed: int, stack: str) -> Scenario | None:
-        """None when the seed fails not at all."""
+        """Shrink the seed; None if it does not fail at all."""
         plan = plan_of(seed, options_for(stack))
         best = Scenario(seed, stack, plan.faults, len(plan.names))
         whole = best.run()
@@ -143,7 +143,7 @@ class Shrinker:
         return best
 
     def _time(self, best: Scenario, whole: Result) -> Scenario:
-        """Halve the chaos while it fails, then go up by quarters of what was too short."""
+        """Halve the chaos while it fails, then add quarters of what was too short."""
         length = whole.virtual_s
         low = 0.0
         for _ in range(10):

@@ -1,16 +1,16 @@
-"""Process groups on the rings of a run, and a judge of what they promise.
+"""Process groups on the rings of a run, and a judge of their promises.
 
 Each process is in the group `all`, and joins and leaves two others.  The judge sees every event of
 every process and compares them by ring and position:
 
 - V-list: members that were at the barrier of one ring have the same lists at the same positions,
-  and a list is the one before with the changes that were reported.
+  and each list is the previous one with the reported changes.
 - V-order: they have the same message at the same position.
-- V-known: a message comes from a member of the last list that was reported, and nothing that a
-  member sent had to be dropped.
+- V-known: a message comes from a member of the last reported list, and no member's message had to
+  be dropped.
 - V-same: members that moved together to the next ring saw the same messages of their groups.
-- V-once, V-answer: a message is delivered once; what was accepted is answered once, in order, with
-  the position at which it was delivered to its sender, and at the end nothing is left open.
+- V-once, V-answer: a message is delivered once; an accepted one is answered once, in order, with
+  the position at which its sender got it, and at the end none is unanswered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SOMEBODY = ("x", "y")
 
 
 class Place(NamedTuple):
-    """What stands at one position of one ring, as somebody saw it."""
+    """The content of one position of one ring, as a process saw it."""
 
     group: str
     sender: Who
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class Conf(NamedTuple):
-    """Where something was delivered: a ring, and who comes along while it closes."""
+    """The place of a delivery: a ring, and its transitional members while it closes."""
 
     ring: RingId
     together: tuple[Member, ...] = ()
@@ -98,7 +98,7 @@ class GroupJudge:
             self.blame("V-list", text)
 
     def finish(self) -> list[Violation]:
-        """V-same, over all that moved together."""
+        """V-same, over all processes that moved together."""
         for me, ways in self.passed.items():
             for way in ways:
                 for member in way.together:
@@ -129,13 +129,13 @@ class GroupUpper:
         self.delivered: dict[bytes, int] = {}
         self.answered = 0
         self.position = 0
-        self._conf = Conf(NO_RING)  # of what is delivered now
+        self._conf = Conf(NO_RING)  # of the present deliveries
         self._now = 0.0
 
     # -- what the layer sees as its driver -------------------------------------------------------
 
     def submit(self, payload: bytes, guarantee_or_now: object, _: object = None) -> bool:
-        """Two callers: the layer (payload, guarantee) and the load (payload, now, guarantee)."""
+        """Called by the layer (payload, guarantee) and by the load (payload, now, guarantee)."""
         if isinstance(guarantee_or_now, Guarantee):
             return self.tap.submit(payload, self._now, guarantee_or_now)
         return self._load(payload, _ is Guarantee.SAFE)
@@ -154,7 +154,7 @@ class GroupUpper:
         self._turn(EVERYBODY)
 
     def crashed(self) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def on_output(self, output: Output, now: float) -> None:
         self._now = now

@@ -1,9 +1,9 @@
-"""A ring without frames: extended virtual synchrony straight from its definition, and in a hurry.
+"""A ring without frames: extended virtual synchrony from its definition, at high speed.
 
-The real ring needs a token timeout for each view change, so that a run sees tens of them.  Here an
-oracle orders, delivers, and changes views at will, as hostile as the model allows (each member has
-its own border between what it delivers in the regular and in the transitional configuration), so
-that the layers above go through hundreds of views in the same time.
+The real ring needs a token timeout for each view change, so a run has tens of them.  Here an oracle
+orders, delivers, and changes views at will, as hostile as the model allows (each member has its own
+border between deliveries in the regular and in the transitional configuration), so that the layers
+above go through hundreds of views in the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ordered(NamedTuple):
 
 
 class Ring:
-    """One regular configuration: the order, and who has received how much of it."""
+    """One regular configuration: the order, and how much of it each member has received."""
 
     def __init__(self, ident: RingId, members: tuple[Member, ...]) -> None:
         self.id, self.members = ident, members
@@ -42,7 +42,7 @@ class Ring:
         self.marks: dict[str, int] = {}  # as its token would show them
 
     def safe(self) -> int:
-        """Everybody has received so many."""
+        """The number of messages that all members have received."""
         return min(self.received.values())
 
 
@@ -52,7 +52,7 @@ class OracleCore:
     def __init__(self, oracle: Oracle, me: Member) -> None:
         self.oracle, self.me = oracle, me
         self.mark = 0
-        self.mark_covers = 0  # of the present ring: what was delivered here when it was set
+        self.mark_covers = 0  # of the present ring: how much was delivered here when it was set
         self.phase = Phase.GATHER
         self.current: Ring | None = None
         self.counters: dict[str, int] = {}
@@ -106,7 +106,7 @@ class OracleCore:
         self.oracle.send_direct(self.me, to, payload)
 
     def leave(self, now: float) -> None:
-        """The oracle sees who is gone."""
+        """The oracle sees which members are gone."""
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
         """It needs no hints."""
@@ -119,7 +119,7 @@ class OracleCore:
         """The oracle is right by definition."""
 
     def lease_holds(self, ident: RingId) -> bool:
-        """An ideal lease: it ends the moment another member of the ring goes on, or is gone."""
+        """An ideal lease: it ends the moment another member of the ring moves on, or is gone."""
         ring = self.current
         if ring is None or ring.id != ident:
             return False
@@ -192,8 +192,8 @@ class Oracle:
         ready = ring.safe() - core.delivered
         if ready > 0:
             core.deliver(ring, core.delivered + tape.number(0, ready), transitional=False)
-        # A mark goes round on the token, behind what it covers: nobody sees it before all have
-        # delivered that.  Who has left the ring delivers and sends nothing more in it.
+        # A mark circulates on the token, behind what it covers: no member sees it before all have
+        # delivered that.  A member that has left the ring delivers and sends nothing more in it.
         here = [one for m in ring.members if (one := self.core_of(m)) and one.current is ring]
         everywhere = min(one.delivered for one in here) if len(here) == len(ring.members) else 0
         ring.marks |= {one.me.name: one.mark for one in here if one.mark_covers <= everywhere}
@@ -202,7 +202,7 @@ class Oracle:
             core.out.append(Marks(core.shown))
 
     def send_direct(self, sender: Member, to: Member, payload: bytes) -> None:
-        """A datagram: late, lost now and then, and only for members of one ring."""
+        """A datagram: late, sometimes lost, and only for members of one ring."""
         assert self.world is not None
         if not self.mail.chance(0.05):
             self.world.after(self.mail.gap(self.round_s), self._arrived, sender, to, payload)
@@ -232,7 +232,7 @@ class Oracle:
             self._change(self._parts(live))
 
     def _parts(self, live: list[OracleCore]) -> list[list[OracleCore]]:
-        """Mostly two groups, often one that has nearly all."""
+        """Mostly two groups, often with nearly all members in one."""
         shape = self.tape.random.random()
         if shape < 0.35:
             return [live]
@@ -264,7 +264,7 @@ class Oracle:
             self._move(group, ring)
 
     def _move(self, group: list[OracleCore], ring: Ring) -> None:
-        """These go together from the ring that they have in common, if any, to the next."""
+        """Move these together from their common ring, if any, to the next."""
         old = group[0].current
         companions = tuple(sorted(core.me for core in group)) if old is not None else ()
         if old is not None:

@@ -1,8 +1,8 @@
 """The layer above the ring when the primary layer is simulated: `Primary` over a toy log.
 
-It keeps the obligations that the primary layer states, with a slow disk and a slow state
-transfer.  An entry is confirmed to its client when the durable
-mark passes it; the judge remembers each of those for ever.
+It keeps the obligations that the primary layer states, with a slow disk and a slow state transfer.
+An entry is confirmed to its client when the durable mark passes it; the judge remembers each of
+those for ever.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        """In the primary, with its state, and nothing left to write."""
+        """Whether it is in the primary, with its state, and has nothing left to write."""
         return (
             self.active
             and self.transfer is None
@@ -115,7 +115,7 @@ class Replica:
         self.primary.put_back(waiting)
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
-        """A client's entry: taken only by a member that is in the primary with its state."""
+        """Take a client's entry, if this member is in the primary with its state."""
         if not self.active or self.transfer is not None:
             return False
         return self.tap.submit(Primary.wrap(payload), now, Guarantee.SAFE)
@@ -173,7 +173,7 @@ class Replica:
             self.primary.activation_applied(self.log.position)
 
     def _confirm(self, position: int) -> None:
-        """The durable mark moved: confirm what this member has applied itself."""
+        """The durable mark moved: confirm the entries that this member has applied itself."""
         reached = min(position, self.log.position)
         if self.active and self.transfer is None and reached > self.confirmed_to:
             self.confirmed_to = reached
@@ -182,7 +182,7 @@ class Replica:
     # -- disk ------------------------------------------------------------------------------------
 
     def _commit(self, done: Callable[[], None] | None) -> None:
-        """Make the present state durable, after the commit that is under way if there is one."""
+        """Make the present state durable, after any commit under way."""
         if done is not None:
             self._waiting.append(done)
         self._dirty = True
@@ -227,7 +227,7 @@ class Replica:
         self.world.after(self.tape.gap(self.world.plan.transfer_s), self._fetch, transfer)
 
     def _fetch(self, transfer: Transfer) -> None:
-        """Copy the donor's state as it is now, if it can be reached and holds enough."""
+        """Copy the donor's present state, if it can be reached and holds enough."""
         if self._dead or self.transfer is not transfer:
             return
         donor = self.judge.replicas.get(transfer.donor.name)

@@ -1,4 +1,4 @@
-"""The member with nothing on top of its ring: what is submitted goes straight in."""
+"""A member with nothing above its ring: submits go straight in."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from vsync.types import Guarantee
 
 
 class Plain:
-    """Nothing on top: what is submitted goes straight to the ring."""
+    """No layer above: submits go straight to the ring."""
 
     def __init__(self, tap: Tap) -> None:
         self.tap = tap
 
     def on_output(self, output: Output, now: float) -> None:
-        """Look at nothing; the tap has written it down."""
+        """Ignore it; the tap has recorded it."""
 
     def pump(self, now: float) -> None:
-        """Say nothing."""
+        """Submit nothing."""
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
         return self.tap.submit(payload, now, guarantee, urgent=len(payload) % 4 > 0)

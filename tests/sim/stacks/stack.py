@@ -34,7 +34,7 @@ class Wipeable(Protocol):
 
 @runtime_checkable
 class Restorable(Protocol):
-    """A stack whose members' disks can be copied, and put back when they are old."""
+    """A stack whose members' disks can be copied, and put back when the copies are old."""
 
     def backup(self, name: str) -> object: ...
     def restore(
@@ -77,7 +77,8 @@ class ReplicaStack:
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         """Liveness may be demanded while a majority of the voters' filled stores is there.
 
-        A first start that broke off before any of these applied it waits for all that it named.
+        A first start that broke off before any of these applied it waits for all members that it
+        named.
         """
         stores = {name: disk.durable for name, disk in self.disks.items() if disk.durable.filled}
         if not stores:
@@ -87,11 +88,11 @@ class ReplicaStack:
         return len(here) >= majority(len(voters)) and any(stores[n].entries for n in here)
 
     def catch_up_s(self, live: Sequence[SimMember]) -> float:
-        """A copy comes as a whole."""
+        """A copy is transferred whole."""
         return 0
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
-        """Empty a disk, if all others are filled and without it are a majority."""
+        """Empty a disk, if all others are filled and are a majority without it."""
         others = [self.disks[other].durable.filled for other in names if other in self.disks]
         if all(others) and len(others) == len(names) and len(names) - 1 >= majority(len(names)):
             self.disks[name].durable = Image()
@@ -100,9 +101,9 @@ class ReplicaStack:
         return self.disks[name].durable
 
     def restore(self, name: str, image: object, names: Sequence[str], forgetful: int = 0) -> bool:
-        """Put an old image back, if all other disks but so many hold what this one will forget.
+        """Put an old image back, if all other disks but this many hold what it forgets.
 
-        Then each majority that counts the restored member has another voter that knows.
+        Then each majority that counts the restored member has another voter that knows it.
         """
         if not isinstance(image, Image) or not image.filled:
             return False
@@ -116,7 +117,7 @@ class ReplicaStack:
         return True
 
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
-        """All members that are up hold one log at the end; then what the judge found."""
+        """At the end all running members hold one log; then the judge's findings."""
         found = list(self.judge.finish())
         logs = {
             member.name: (replica.log.position, replica.log.order)
@@ -134,7 +135,7 @@ class ReplicaStack:
 
 
 def covers(other: Image, mine: Image) -> bool:
-    """Whether `other` knows all entries and promises that `mine` knows."""
+    """Whether `other` has all entries and promises of `mine`."""
     end = len(mine.entries)
     return (
         other.filled

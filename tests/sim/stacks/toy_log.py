@@ -1,7 +1,7 @@
 """A replicated log in its simplest form, and the disk below it.
 
-An entry is one ordered item; the state is the list of entries with the chain over them.  The disk
-keeps what was fsynced before a crash, and perhaps the one commit that was under way.
+An entry is one ordered item; the state is the list of entries with the chain over them.  After a
+crash the disk has what was fsynced before, and perhaps the one commit that was under way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def order_at(entries: Sequence[LogEntry], position: int) -> bytes | None:
 
 
 def steps_to(items: Sequence[bytes | Activation], start: bytes, target: bytes) -> int:
-    """How many of `items` lead from chain `start` to `target`; -1 when none do."""
+    """How many of `items` lead from chain `start` to `target`; -1 if they do not."""
     order = start
     if order == target:
         return 0
@@ -47,7 +47,7 @@ def steps_to(items: Sequence[bytes | Activation], start: bytes, target: bytes) -
 
 @record
 class Image:
-    """What a disk holds: the log, and what this store knows of its cluster."""
+    """The contents of a disk: the log, and what this store knows of its cluster."""
 
     entries: tuple[LogEntry, ...] = ()
     cluster_id: str = ""
@@ -108,7 +108,7 @@ class Disk:
         return self.durable
 
     def crash(self, keep: bool) -> None:
-        """The power goes: the commit under way is there as a whole or not at all."""
+        """Lose power: the commit under way is there as a whole or not at all."""
         if self.writing is not None and keep:
             self.durable = self.writing
         self.writing = None

@@ -19,13 +19,13 @@ from vsync.wire.codec import WIRE_VERSION, Versions
 from vsync.wire.messages import Pace, Token
 
 CLUSTER = "simulated"
-DRIFT_MAX = 0.02  # a hundred times what a bad crystal does
-RATES_MAX = 0.09  # 1.09 / 0.91 is a little less than what the lease bears (G7)
-CLOCK_STEP_S = 1e-6  # a timer is looked at after its time: large clocks have coarse floats
+DRIFT_MAX = 0.02  # a hundred times that of a bad crystal
+RATES_MAX = 0.09  # 1.09 / 0.91 is a little less than the lease tolerates (G7)
+CLOCK_STEP_S = 1e-6  # a timer is checked after its time: large clocks have coarse floats
 
 
 def ring_config(plan: Plan) -> RingConfig:
-    """The real configuration with the plan's timing and sizes; all else as delivered."""
+    """The real configuration with the plan's timing and sizes; all else has its default."""
     token = plan.token_timeout_ms
     hold_ms = max(5, token // 20)
     return RingConfig(
@@ -50,9 +50,9 @@ def ring_config(plan: Plan) -> RingConfig:
 
 
 def _lease_ms(plan: Plan, hold_ms: int) -> int:
-    """As delivered, or nearly the token timeout: then a lease can outlast the ring it is of.
+    """The default, or nearly the token timeout: then a lease can outlast its ring.
 
-    A token that takes long to go round in good weather needs the long one, or nobody ever replies.
+    A token with a long rotation in good weather needs the long one, or no member could ever reply.
     """
     token = plan.token_timeout_ms
     hop_s = plan.weather.delay_s * (1 + plan.weather.jitter) + 2 * plan.turn_s
@@ -66,11 +66,11 @@ ADJACENT = (
     (Versions(WIRE_VERSION, WIRE_VERSION), Versions(WIRE_VERSION, NEXT_VERSION)),
     (Versions(WIRE_VERSION, NEXT_VERSION), Versions(NEXT_VERSION, NEXT_VERSION)),
 )
-"""What the members of two releases read of which the later one follows the earlier one."""
+"""The frame versions that two releases read; the later release reads the earlier one's."""
 
 
 def release_of(me: Member, plan: Plan) -> Versions:
-    """The versions of the frames that an incarnation reads: restarts upgrade, and go back."""
+    """The versions of the frames that an incarnation reads: restarts upgrade and downgrade."""
     both = Tape(plan.seed, "releases").pick(ADJACENT)
     return Tape(plan.seed, f"release {me.name} {me.incarnation}").pick(both)
 
@@ -93,8 +93,8 @@ def make_node(me: Member, plan: Plan, chance: random.Random) -> Core:
 
 
 class ErraticTempo(Tempo):
-    """As representative it wants another lease with each rotation, if none so short that the token
-    does not come back in time in good weather (broker seed 700151)."""
+    """As representative it asks for another lease at each rotation, but for none so short that the
+    token does not return in time in good weather (broker seed 700151)."""
 
     def __init__(self, config: RingConfig, tape: Tape) -> None:
         super().__init__(config)
@@ -110,7 +110,7 @@ class ErraticTempo(Tempo):
 
 
 class OwnClock:
-    """A core whose monotonic clock has a rate of its own and began whenever its machine did."""
+    """A core whose monotonic clock has its own rate and began when its machine did."""
 
     def __init__(self, core: Core, rate: float, began: float) -> None:
         self.core, self.rate, self.began = core, rate, began

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.world.world import World
 
 FRAMES_PER_TURN = 64
-COMMIT_WORST_S = 10.0  # a commit under way takes its time whatever heals meanwhile
+COMMIT_WORST_S = 10.0  # a commit under way takes its time, even if all heals meanwhile
 
 
 class Upper(Protocol):
@@ -37,7 +37,7 @@ class Upper(Protocol):
 
 @runtime_checkable
 class Leaving(Protocol):
-    """An upper layer that has something to do when its process ends in order."""
+    """An upper layer with work to do when its process stops cleanly."""
 
     def leaving(self) -> None: ...
 
@@ -56,7 +56,7 @@ class SimMember:
         self.tap: Tap | None = None
         self.upper: Upper | None = None
         self.paused = False
-        self.removed = False  # never comes back in this run
+        self.removed = False  # never returns in this run
         self.inbox: deque[bytes] = deque()
         self.mark = 0
         self.crash_after: int | None = None
@@ -140,24 +140,24 @@ class SimMember:
         return min(tape.gap(self.world.plan.fsync_s) * self.disk_slowness, COMMIT_WORST_S)
 
     def disk_waits(self, call: Callable[[], None]) -> bool:
-        """Whether the disk stands still; then `call` comes when it answers again."""
+        """Whether the disk stands still; if so, `call` runs when it answers again."""
         if self.disk_frozen:
             self._until_it_answers.append(call)
         return self.disk_frozen
 
     def freeze_disk(self) -> None:
-        """No write, no sync and no open comes back from now on."""
+        """Let no write, sync or open return from now on."""
         self.disk_frozen = True
 
     def thaw_disk(self) -> None:
-        """What stood still goes on."""
+        """Let the stopped operations continue."""
         self.disk_frozen = False
         waiting, self._until_it_answers = self._until_it_answers, []
         for call in waiting:
             self.world.after(0.0, call)
 
     def disk_failed(self) -> bool:
-        """A commit comes to its end: True when it failed, and then the member has stopped."""
+        """End a commit: True if it failed, and then the member has stopped."""
         if self.disk_fails and self.up:
             self.world.fault("commit_failed", self.name, self)
             self._end("crash")
@@ -195,14 +195,14 @@ class SimMember:
             self.finish_step()
 
     def send_direct(self, size: int) -> None:
-        """A datagram to one of the ring, perhaps to oneself."""
+        """Send a datagram to a member of the ring, perhaps to oneself."""
         if self.tap is not None and not self.paused and self.tap.core.members:
             to = self.tape.pick(self.tap.core.members)
             self.tap.send_direct(to, bytes(size))
             self.finish_step()
 
     def arrive(self, frame: bytes) -> None:
-        """A frame comes off the wire; a process that stands still lets its buffer overflow."""
+        """Take a frame from the wire; the buffer of a process that stands still overflows."""
         if self.tap is None:
             return
         if len(self.inbox) >= 8 * self.world.plan.queue_frames:
@@ -212,7 +212,7 @@ class SimMember:
         self.schedule_turn()
 
     def turn_s(self) -> float:
-        """How long one turn of its loop takes, in the mean."""
+        """The mean time of one turn of its loop."""
         return self.world.plan.turn_s * self.slowness
 
     def schedule_turn(self) -> None:
@@ -222,7 +222,7 @@ class SimMember:
             world.at(self._turn_at, self._turn)
 
     def _turn(self) -> None:
-        """Once around the loop of the driver."""
+        """Go once around the loop of the driver."""
         self._turn_at = None
         if self.tap is None or self.paused:
             return
@@ -271,7 +271,7 @@ class SimMember:
         self._arm_timer(tap)
 
     def _pump(self) -> bool:
-        """Let the layer above submit; True when it did."""
+        """Let the layer above submit; True if it did."""
         if self.upper is None or self.tap is None:
             return False
         before = self.tap.submitted
@@ -279,7 +279,7 @@ class SimMember:
         return self.tap.submitted != before
 
     def _emit(self, outputs: Sequence[Output]) -> bool:
-        """Send, then hand up; False when the member crashed on the way."""
+        """Send, then hand up; False if the member crashed on the way."""
         upper, world, name = self.upper, self.world, self.name
         for output in outputs:
             if self.crash_after is not None:

@@ -1,7 +1,7 @@
 """The simulated network: one queue per directed link, with every way a frame can go wrong.
 
 A link normally behaves like a TCP connection (late, but in order) and loses frames when its queue
-is full or a fault says so.  Frames go to an address, not to a process: what was sent to a member
+is full or a fault says so.  Frames go to an address, not to a process: a frame sent to a member
 that crashed in the meantime reaches its next incarnation, as after a reconnect.
 """
 
@@ -16,7 +16,7 @@ from vsync.types import record
 from vsync.wire.codec import checksum
 from vsync.wire.messages import FrameKind
 
-HEAD_BYTES, NAME_BYTES = 24, 22  # all ahead of the name, and where the two lengths stand
+HEAD_BYTES, NAME_BYTES = 24, 22  # all bytes before the name, and the offset of the two lengths
 CHECKED_FROM = 6  # version, kind, checksum; then the cluster's tag: see `vsync.wire.codec`
 TAG_BYTES = 8
 LOST = {
@@ -37,21 +37,21 @@ class Weather:
     """Rates of random network faults; all zero is a perfect network."""
 
     delay_s: float = 0.0005  # mean one-way delay
-    jitter: float = 0.5  # part of the delay that is random
+    jitter: float = 0.5  # random share of the delay
     loss: float = 0.0
     loss_token: float = 0.0
     loss_data: float = 0.0
     loss_join: float = 0.0
     loss_commit: float = 0.0
     loss_large: float = 0.0
-    burst: float = 0.0  # probability that a loss takes the next frames of the link along
+    burst: float = 0.0  # probability that a loss also takes the next frames of the link
     duplicate: float = 0.0
     reorder: float = 0.0
     repeat_old: float = 0.0  # an old frame of the same link arrives again
     garbage: float = 0.0  # truncated or overwritten bytes arrive as well
     spike: float = 0.0  # a frame is much later, and all behind it wait
     spike_s: float = 0.05  # mean of such a delay
-    corrupt: float = 0.0  # one or two bits turn over: for the checksum to find
+    corrupt: float = 0.0  # one or two bits flip: for the checksum to find
     corrupt_behind: float = 0.0  # a body cut or padded under a right checksum: for the decoder
     foreign: float = 0.0  # whole and right, but of another cluster
 
@@ -79,11 +79,11 @@ class Link:
         self.extra_delay_s = 0.0
         self.free_at = 0.0
         self.doomed = 0  # frames of a running burst that will be lost
-        self.lose_next: set[int] = set()  # of these kinds the next frame is lost
+        self.lose_next: set[int] = set()  # the next frame of each of these kinds is lost
         self.in_flight = 0
         self.piled: list[bytes] = []
         self.remembered: deque[bytes] = deque(maxlen=REMEMBERED_FRAMES)
-        self.lost: deque[bytes] = deque(maxlen=LOST_FRAMES)  # they may still come, much later
+        self.lost: deque[bytes] = deque(maxlen=LOST_FRAMES)  # they may still arrive, much later
 
 
 class Net:
@@ -113,14 +113,14 @@ class Net:
     @weather.setter
     def weather(self, weather: Weather) -> None:
         self._weather = weather
-        # Most frames meet a network where nothing of these can happen to them.
+        # In most weather none of these can happen to a frame.
         self._lossy = any(getattr(weather, name) for name in ("loss", "loss_large", *LOST.values()))
         self._odd = any(getattr(weather, name) for name in ODD)
 
     def send(self, now: float, source: str, target: str, frame: bytes) -> None:
         """One frame leaves `source`; it may arrive never, once, late or more often."""
         link = self.links.get((source, target))
-        if link is None:  # a frame to an address that nobody has
+        if link is None:  # a frame to an unknown address
             self.met["nowhere"] += 1
             return
         link.remembered.append(frame)
@@ -228,7 +228,7 @@ class Net:
         return frame[:2] + tape.random.randbytes(8) + frame[10:]  # another cluster's tag
 
     def _flip(self, frame: bytes) -> bytes:
-        """One or two bits turn over, which no checksum of 32 bits may miss."""
+        """Flip one or two bits, which no checksum of 32 bits may miss."""
         corrupted = bytearray(frame)
         for _ in range(self.tape.number(1, 2)):
             bit = self.tape.number(0, 8 * len(frame) - 1)
@@ -236,7 +236,7 @@ class Net:
         return bytes(corrupted)
 
     def _forge(self, frame: bytes) -> bytes:
-        """A body that is too short or too long, under a checksum that says it is right."""
+        """A body that is too short or too long, with a matching checksum."""
         tape = self.tape
         if tape.chance(0.5):
             body = frame[CHECKED_FROM : max(CHECKED_FROM, len(frame) - tape.number(1, 40))]
@@ -262,7 +262,7 @@ class Net:
             self.links[pair].clogged = True
 
     def unclog(self, now: float, pairs: list[tuple[str, str]]) -> None:
-        """Everything that piled up arrives in one go."""
+        """Let everything that piled up arrive at once."""
         for source, target in pairs:
             link = self.links[source, target]
             link.clogged = False
@@ -275,7 +275,7 @@ class Net:
             self.links[pair].extra_delay_s = extra_delay_s
 
     def heal(self, now: float) -> None:
-        """No faults from here on; what piled up still arrives."""
+        """End all faults; frames that piled up still arrive."""
         self.weather = Weather(delay_s=self.weather.delay_s, jitter=self.weather.jitter)
         for link in self.links.values():
             link.cut = False

@@ -1,7 +1,7 @@
 """A core that is right only on a perfect network without failures: the simulator's own test.
 
-The first member gives out the order, everybody else sends to it.  It exists so that the simulator
-and the checkers can be tested, and broken on purpose, without the protocol under test.
+The first member assigns the order, all others send to it.  With it the simulator and the checkers
+can be tested, and broken on purpose, without the protocol under test.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FakeCore:
         self.order: list[bytes] = []  # at the sequencer: all ordered frames
         self.asked: list[bytes] = []  # own frames in submit order
         self.own_seen = 0
-        self.seen = [0] * len(self.members)  # at the sequencer: asks taken of each
+        self.seen = [0] * len(self.members)  # at the sequencer: requests taken of each
         self.delivered = 0
         self.held: dict[int, bytes] = {}
         self.due = 0.0
@@ -124,13 +124,13 @@ class FakeCore:
         self.out.append(Marks(dict(self.marks)))
 
     def send_direct(self, to: Member, payload: bytes) -> None:
-        """Datagrams are not needed either."""
+        """Datagrams are not needed here."""
 
     def leave(self, now: float) -> None:
-        """Leaving is not needed either."""
+        """Leaving is not needed here."""
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
-        """Link hints are not needed either."""
+        """Link hints are not needed here."""
 
     def take(self) -> list[Output]:
         out, self.out = self.out, []

@@ -1,9 +1,9 @@
 """The only random source of a simulated run.
 
 Every choice is drawn from a `Tape`, and every tape descends from the run's one seed by name, so a
-run is a function of (commit, seed, options).  Separate named tapes keep the choices of one part
-alike when another part draws more or less: taking one fault out of a failing seed disturbs the
-rest as little as possible.  Strings seed `random.Random` through SHA-512, never through `hash()`.
+run is a function of (commit, seed, options).  With separate named tapes one part's choices do not
+depend on how much another part draws: taking one fault out of a failing seed disturbs the rest as
+little as possible.  Strings seed `random.Random` through SHA-512, never through `hash()`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Tape:
         return Tape(self.seed, f"{self.name}/{name}")
 
     def chance(self, probability: float) -> bool:
-        """True with this probability; draws nothing when the answer is certain."""
+        """True with this probability; draws nothing if the answer is certain."""
         return probability > 0.0 and self.random.random() < probability
 
     def between(self, low: float, high: float) -> float:
-        """A real number of the interval, evenly."""
+        """A uniform real number of the interval."""
         return low + (high - low) * self.random.random()
 
     def number(self, low: int, high: int) -> int:
-        """An integer of the closed interval, evenly."""
+        """A uniform integer of the closed interval."""
         return low + self._below(high - low + 1)
 
     def gap(self, mean: float) -> float:
@@ -46,7 +46,7 @@ class Tape:
         return min(-log(1.0 - self.random.random()) / (1.0 / mean), 8.0 * mean)
 
     def pick(self, items: Sequence[T]) -> T:
-        """One of the items, evenly."""
+        """One of the items, uniformly."""
         return items[self._below(len(items))]
 
     def some(self, items: Sequence[T], low: int, high: int) -> list[T]:
@@ -56,7 +56,8 @@ class Tape:
         return [items[i] for i in chosen]
 
     def _below(self, count: int) -> int:
-        """One of 0 to `count` - 1, evenly, with the draws of `randrange` in a third of its time."""
+        """One of 0 to `count` - 1, uniformly, with the draws of `randrange` in a third of its
+        time."""
         if count < 1:
             raise ValueError("nothing to choose from")
         size = count.bit_length()

@@ -1,4 +1,4 @@
-"""The trace that a real member writes, written by simulated ones: `ringtrace` shows either."""
+"""Writes a real member's ring trace for simulated members, so that `ringtrace` can show it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Recorder:
         self._now = self._flushed = now
         self._file = TraceFile(directory / f"{me.name}.trace", me, CLUSTER, lambda: self._now)
         self._file.open()
-        inner = getattr(core, "core", core)  # behind a clock of its own
+        inner = getattr(core, "core", core)  # behind its own clock
         if isinstance(inner, Node):
             inner.context.trace(True)
 
     def heard(self, outputs: list[Output], now: float) -> list[Output]:
-        """Record outputs of the core; return those that there are without a trace as well."""
+        """Record outputs of the core; return those that also exist without a trace."""
         if now - self._flushed > FLUSH_S:
             self._file.flush()
             self._flushed = now
@@ -40,6 +40,6 @@ class Recorder:
         return [o for o in outputs if not (isinstance(o, Note) and o.code in ONLY_TRACED)]
 
     def close(self) -> None:
-        """The process, or the run, is over."""
+        """End the recording, as the process or the run is over."""
         self._file.flush()
         self._file.close()

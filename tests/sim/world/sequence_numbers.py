@@ -1,7 +1,7 @@
-"""Checks that sequence numbers on a token were given out: no member can know that alone.
+"""Checks that the sequence numbers on a token were assigned, which no member can know alone.
 
-A token that counts more frames than there are leaves a hole that nobody can fill: the ring
-stalls until it is given up, and forms again as if nothing had happened.  No log shows that.
+A token that counts more frames than there are leaves a hole that cannot be filled: the ring stalls
+until it is given up, and forms again as if nothing had happened.  No log shows that.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from vsync.types import RingId
 
 
 class Numbers:
-    """The highest number that was seen to be given out, for each ring of a run."""
+    """The highest assigned number seen, for each ring of a run."""
 
     def __init__(self) -> None:
         self._given: dict[RingId, int] = {}
 
     def look(self, node: Node) -> None:
-        """One input of a member is done; none of its outputs has left it yet."""
+        """Check a member after one input, before any of its outputs has left it."""
         forming = node.membership.recovery.ring if node.membership.recovery is not None else None
         for ring in (node.membership.current, forming):
             if ring is not None:

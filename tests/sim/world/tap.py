@@ -44,7 +44,7 @@ FOREIGN = Item(("?", 0), 0, 0)
 
 
 class Core(Protocol):
-    """What the simulator needs of `vsync.totem.node.Node`."""
+    """The part of `vsync.totem.node.Node` that the simulator needs."""
 
     @property
     def mark(self) -> int: ...
@@ -92,13 +92,13 @@ def unpack(payload: bytes) -> Item:
 
 
 class Tap:
-    """One process's core, with everything that passes recorded in its `Process`."""
+    """One process's core; everything that passes is recorded in its `Process`."""
 
     def __init__(
         self, core: Core, me: Member, process: Process, trace: Callable[[str, str], None]
     ) -> None:
         self.core = core
-        inner = getattr(core, "core", core)  # behind a clock of its own
+        inner = getattr(core, "core", core)  # behind its own clock
         self.node = inner if isinstance(inner, Node) else None
         self.me = me
         self.process = process
@@ -106,7 +106,7 @@ class Tap:
         self.submitted = 0
         self.own_delivered = 0
         self.last_view: View | None = None
-        self.marks: dict[str, int] = {}  # as shown last
+        self.marks: dict[str, int] = {}  # as last shown
         self.recorder: Recorder | None = None
         self._ring = NO_RING
         self._seq = 0
@@ -161,7 +161,8 @@ class Tap:
                 self.marks = output.marks
             elif isinstance(output, Direct):
                 item = unpack(output.payload)
-                # Datagrams have no checksum: corrupted on the wire they arrive as something else.
+                # The ring gives datagrams no checksum: corrupted on the wire they arrive as
+                # something else.
                 assert item in (FOREIGN, item._replace(source=who(output.sender))), output
             elif isinstance(output, Note):
                 fields = " ".join(f"{key}={value}" for key, value in output.fields.items())

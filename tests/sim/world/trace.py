@@ -1,7 +1,7 @@
 """The aligned trace of a run and its hash.
 
-A trace record is a tuple, rendered only when somebody reads it.  The hash covers every record and
-every frame that arrived, so two runs with one hash did the same thing.
+A trace record is a tuple, rendered only when it is read.  The hash covers every record and every
+frame that arrived, so two runs with one hash did the same.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Trace:
         self._hash.update(f"{at!r} {who} {code} {text}\n".encode())
 
     def frame(self, at: float, source: str, target: str, frame: bytes) -> None:
-        """An arrival: part of the hash, and of the trace when frames were asked for."""
+        """An arrival: part of the hash, and of the trace if frames were requested."""
         self._hash.update(frame)
         if self.frames:
             text = f"from {source} {self._describe(frame)} {len(frame)} bytes"
             self.records.append(Record(at, target, "frame", text))
 
     def _describe(self, frame: bytes) -> str:
-        """What a reader wants to know of a frame; garbage is garbage."""
+        """A frame's description for readers; undecodable ones are called garbage."""
         try:
             message = self._codec.decode(frame, self._codec.open(frame))
         except FrameError as error:

@@ -1,4 +1,4 @@
-"""The event heap, the clock, and everything that hangs on them."""
+"""The event heap, the clock, and everything that depends on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_FAULTS = {
     "cut",
     "restored",
 }
-"""What is counted beside faults: their end, or their consequence."""
+"""Counted beside faults: their end, or their consequence."""
 
 MakeCore = Callable[[Member, Plan, random.Random], Core]
 
@@ -62,9 +62,9 @@ class World:
         self.members = {name: SimMember(self, name) for name in plan.names}
         self.hints = Hints(self)
         self.numbers = Numbers()
-        self.resting = False  # nothing is asked for any more
-        self.outside: set[str] = set()  # up, but not part of the core that must go on at the end
-        self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it met
+        self.resting = False  # no more requests are made
+        self.outside: set[str] = set()  # up, but not part of the core that must work at the end
+        self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it hit
         self.episodes = 0  # how many began, and how many strikes were due
         self.strikes = 0
         self.on_phase: list[Callable[[SimMember], None]] = []
@@ -80,8 +80,8 @@ class World:
         heappush(self.heap, (self.now + delay, next(self._order), action, arguments))
 
     def during(self, delay: float, action: Callable[..., None], *arguments: object) -> None:
-        """As `after`, but not once the faults are over: so a fault neither goes on nor undoes what
-        the end of all faults arranged."""
+        """As `after`, but not once the faults are over: so a fault neither continues nor undoes
+        what the end of all faults arranged."""
         self.after(delay, self._unless_healed, action, *arguments)
 
     def _unless_healed(self, action: Callable[..., None], *arguments: object) -> None:
@@ -125,7 +125,7 @@ class World:
             member.start()
 
     def live(self) -> list[SimMember]:
-        """Who runs, but for those that the end of the run leaves outside."""
+        """All running members, except those that the end of the run leaves outside."""
         return [m for m in self.members.values() if m.up and m.name not in self.outside]
 
     def make_core(self, me: Member) -> Core:
@@ -142,7 +142,7 @@ class World:
             tap.recorder.close()
 
     def step(self, core: Core) -> None:
-        """One input of one core is done: count it and look inside."""
+        """Count one input of one core, and look inside."""
         self.steps += 1
         core.invariants()
 
@@ -167,7 +167,7 @@ class World:
         self.members[target].arrive(frame)
 
     def fault(self, name: str, text: str, *whom: SimMember) -> None:
-        """Count a fault, and the stage in which each member concerned is."""
+        """Count a fault, and the stage of each member concerned."""
         self.faults[name] += 1
         self.trace.add(self.now, "*", name, text)
         for member in whom:
@@ -179,7 +179,7 @@ class World:
         return "heal" in self.faults
 
     def kinds(self) -> int:
-        """How many kinds of fault there were."""
+        """The number of kinds of fault so far."""
         met = self.faults.keys() | self.net.met.keys()
         return len(met - NO_FAULTS) + sum(map(self.plan.has, ALWAYS_ON))
 
