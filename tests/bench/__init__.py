@@ -1,1 +1,1 @@
-"""Benchmarks: what the machine, the ring and the brokers cost and carry."""
+"""Benchmarks: costs and throughput of the machine, the ring and the brokers."""

@@ -1,21 +1,20 @@
-"""How soon `qpid-cluster-verify --follow` reports a fault in live logs, and what following costs.
+"""How soon `qpid-cluster-verify --follow` reports a fault in live logs, and the cost of following.
 
     python -m tests.bench.alert [--messages-per-second 1000,100] [--lies 5] [--idle-seconds 20]
 
-Three members' logs are written by the member log's own writer as members write them: publishes and
-acknowledgements, MESSAGES of each a batch, at a steady rate; the follower is a process of its own
-with `--json`.  At random moments a fault is written into one member's log, once:
+Three members' logs are written with the members' own log writer: publishes and acknowledgements,
+MESSAGES of each per batch, at a steady rate; the follower is a separate process with `--json`.  At
+random moments a fault is written into one member's log, once:
 
     confirm  a publish is confirmed that is above the durable mark it names (G9)
     chain    the chain after a batch is another one (G14)
     twice    a message is delivered once more than at the others (G14)
 
 For each rate, as JSON: seconds from when the fault's bytes are in the file to when its line could
-be read, p50 and max, by kind; `lag_s`, how old the newest position was that a look had
-verified, when its line came; `lag_positions` and `unread_bytes`, the figures in the line itself;
-`start_s`, from the start of the process to its first look; CPU of the follower, all its
-processes, as a share of one core: with the traffic, and with none.  Exit status 1 when a fault is
-not reported, or anything else is.
+be read, p50 and max, by kind; `lag_s`, the age of the newest verified position when its line came;
+`lag_positions` and `unread_bytes`, the figures in the line itself; `start_s`, from the start of the
+process to its first look; CPU of the follower, all its processes, as a share of one core: with the
+traffic, and with none.  Exit status 1 if a fault is not reported, or anything else is.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from tools.verify.live.progress import KEPT
 
 TURN_S = 0.02  # between writes, as of a member's loop under light load
 PAUSE_S = 3.0  # between faults, at most
-REPORTED_S = 120.0  # a fault that is not reported by then is missed
+REPORTED_S = 120.0  # a fault not reported by then is missed
 TICKS = os.sysconf("SC_CLK_TCK")
 SESSION = 3  # among the fields of /proc/PID/stat after the name
 CPU = slice(11, 13)  # user and system time
@@ -66,7 +65,7 @@ class Fault(NamedTuple):
 
 
 class Follower:
-    """The command, in a session of its own so that its processes can be told apart from others."""
+    """The command, in its own session so that its processes can be told apart from others."""
 
     def __init__(self, directory: Path) -> None:
         words = [sys.executable, "-m", "tools.commands.qpid_cluster_verify", "--follow", "--json"]
@@ -123,13 +122,13 @@ class Run:
         self._follower = Follower(directory)
 
     def result(self, lies: int, idle_seconds: float) -> dict[str, object]:
-        """Run it all."""
+        """Run the whole measurement."""
         try:
             began = time.monotonic()
             while not self._ages:
                 self._turn(self._per_second)
             start = time.monotonic() - began
-            self._pause(10.0)  # Java has seen each path once
+            self._pause(10.0)  # Java has run each path once
             self._ages.clear()
             self._shown.clear()
             self._unread.clear()
@@ -171,7 +170,7 @@ class Run:
             self._turn(self._per_second if per_second is None else per_second)
 
     def _inject(self, kind: str) -> None:
-        """Write a fault, and go on until it is reported."""
+        """Write a fault, and continue until it is reported."""
         document = self._members.step(kind, self._chance.choice(MEMBERS))
         fault = Fault(kind, *document, self._members.flush())
         self._faults.append(fault)
@@ -179,7 +178,7 @@ class Run:
             self._turn(self._per_second)
 
     def _turn(self, per_second: float) -> None:
-        """Write what is due, and read what is reported."""
+        """Write due records, and read the reports."""
         now = time.monotonic()
         self._due += (now - self._turned) * per_second
         self._turned = now
@@ -224,10 +223,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--messages-per-second", default="1000", help="rates with commas")
-    parser.add_argument("--lies", type=int, default=5, help="of each kind, at each rate")
+    parser.add_argument("--messages-per-second", default="1000", help="rates, separated by commas")
+    parser.add_argument("--lies", type=int, default=5, help="faults of each kind, at each rate")
     parser.add_argument("--idle-seconds", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=0, help="of the faults; 0 = from the clock")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the faults; 0 = from the clock"
+    )
     options = parser.parse_args()
     seed = options.seed or time.time_ns() % 1_000_000
     chance = random.Random(seed)

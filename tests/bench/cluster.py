@@ -2,7 +2,7 @@
 
 Starts three brokers with stores in a temporary directory and runs the standard matrix: 256 B
 persistent messages, 1/1 and 4/4 producers and consumers, confirm windows of 100 and 1000, prefetch
-100.  One thing at a time, each on a cluster that has done the earlier ones.
+100.  The cells run one after the other on the same cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MATRIX = [(1, 100), (1, 1000), (4, 100), (4, 1000)]
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time that these processes have used; 0 where unknown."""
+    """User and system time of these processes; 0 where unknown."""
     ticks = 0
     for pid in pids:
         try:
@@ -41,7 +41,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def matrix(cluster: LocalCluster, seconds: float, body_bytes: int) -> list[dict[str, object]]:
-    """Run every cell and add what the brokers themselves used."""
+    """Run every cell and add the brokers' own resource use."""
     reports = []
     pids = [member.pid for member in cluster.members]
     for clients, window in MATRIX:
@@ -71,10 +71,10 @@ def matrix(cluster: LocalCluster, seconds: float, body_bytes: int) -> list[dict[
 
 
 @click.command(name="bench", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--seconds", default=10.0, help="How long each cell is measured.")
+@click.option("--seconds", default=10.0, help="Seconds of measurement per cell.")
 @click.option("--size", default=256, help="Body bytes.")
-@click.option("--memory", is_flag=True, help="Brokers without a data directory of their own.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--memory", is_flag=True, help="Brokers without a data directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def bench(seconds: float, size: int, memory: bool, as_json: bool) -> None:
     """Start three brokers, run the standard matrix, and stop them."""
     with tempfile.TemporaryDirectory(prefix="qpid-bench-") as folder, ended_by(signal.SIGTERM):

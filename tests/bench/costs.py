@@ -1,10 +1,10 @@
-"""What one command costs the machine at most: each kind at its bound, in milliseconds of processor.
+"""The largest cost of one command at the machine: each kind at its bound, in ms of processor time.
 
     python -m tests.bench.costs [waiting]
 
-Prints JSON.  `waiting` (default 200000) is how many messages a queue holds that is purged, deleted
-or forgotten.  The bounds are those of `broker.machine.limits`; the table of docs/GUARANTEES.md
-(G15) is made of these figures.  `session_end_ms` has no bound: see there.
+Prints JSON.  `waiting` (default 200000) is the number of messages in a queue that is purged,
+deleted or forgotten.  The bounds are those of `broker.machine.limits`; the table of
+docs/GUARANTEES.md (G15) has these figures.  `session_end_ms` has no bound: see there.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Bench:
         self.machine, self.session = opened("a")
 
     def do(self, *items: object) -> int:
-        """Apply one command; what it made for others is dropped."""
+        """Apply one command; drop its effects."""
         outcome = self.machine.apply(self.machine.position + 1, self.session, 0, items)  # type: ignore[arg-type]
         self.machine.take_moves()
         self.machine.take_effects()
         return outcome
 
     def cost(self, *items: object) -> float:
-        """Return the milliseconds of processor that this command takes."""
+        """Return the processor time of this command in milliseconds."""
         command: Command = items  # type: ignore[assignment]
         return self.cost_of(lambda: self.machine.apply(10_000_000, self.session, 0, command))
 
@@ -64,7 +64,7 @@ class Bench:
             self.do(c.PUBLISH, 1, 1, 0, "", queue, c.PERSISTENT, PROPERTIES, body)
 
     def held(self, queue: str, count: int) -> None:
-        """So many messages of `queue`, delivered to channel 2 and not settled."""
+        """Deliver this many messages of `queue` to channel 2, unsettled."""
         self.fill(queue, count)
         self.do(c.CONSUME, 1, 2, queue, "t", False, False, False, True, {}, 65_535)
 
@@ -151,7 +151,7 @@ _TO_Q: Table = {"x-dead-letter-routing-key": "q"}
 
 
 def sessions() -> dict[str, float]:
-    """A member with so many clients is gone, each with a queue of its own and ten deliveries."""
+    """A member with this many clients is gone, each with its own queue and ten deliveries."""
     bench = Bench()
     for conn in range(2, 2 + CONNECTIONS):
         bench.do(c.CONNECTION_OPEN, conn, "/", "guest", "host:1")
@@ -167,7 +167,7 @@ def sessions() -> dict[str, float]:
 
 def main() -> None:
     waiting = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    gc.disable()  # a collection may come anywhere; tests.bench.machine measures it
+    gc.disable()  # a collection may come at any time; tests.bench.machine measures it
     found = publishes() | settlements() | queues(waiting) | sessions()
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 

@@ -1,8 +1,8 @@
-"""What one message costs at the edge: bytes to command, and effect to bytes.
+"""The cost of one message at the edge: bytes to command, and effect to bytes.
 
     python -m tests.bench.edge [messages]
 
-Prints JSON: CPU microseconds per message of 256 bytes for each step, on one thread. `parse` is the
+Prints JSON: CPU microseconds per message of 256 bytes for each step, on one thread.  `parse` is the
 connection alone; `gateway` includes it; `outbox` is effects to bytes, `confirm` release and flush.
 """
 

@@ -1,12 +1,12 @@
-"""How late messages go whose time to live is over, on a cluster of three: G17.
+"""The lateness of expiring messages on a cluster of three: G17.
 
     python -m tests.bench.expiry                  # one message now and then
     python -m tests.bench.expiry --rate 200       # and under load
     python -m tests.bench.expiry --rate 200 --others 2000
 
 Messages die into a queue that is consumed at another member than the one they are published at; the
-lateness is what passes between a publish and that delivery beyond the time to live, on one clock.
-`--others` publishes and consumes so many messages a second beside that. Prints milliseconds.
+lateness is the time from a publish to that delivery minus the time to live, on one clock.
+`--others` publishes and consumes this many other messages a second.  Prints milliseconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def channel_at(address: Address) -> BlockingChannel:
 
 
 def publish(address: Address, queue: str, rate: float, until: float) -> None:
-    """In bursts, when several are due within a hundredth of a second."""
+    """Publish in bursts when several are due within a hundredth of a second."""
     channel, sent, began = channel_at(address), 0, time.monotonic()
     while (now := time.monotonic()) < until:
         while sent < (now - began) * rate:
@@ -60,7 +60,7 @@ def consume(address: Address, queue: str, until: float, seen: list[float]) -> No
 def measure(
     addresses: list[Address], rate: float, others: float, ttl_ms: int, seconds: float
 ) -> None:
-    """Run the clients and print what they saw."""
+    """Run the clients and print their measurements."""
     channel = channel_at(addresses[0])
     channel.queue_declare("dead", durable=True)
     channel.queue_declare("other", durable=True)
@@ -100,9 +100,9 @@ def measure(
 
 @click.command(name="expiry", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rate", default=0.5, help="Messages a second that expire.")
-@click.option("--others", default=0.0, help="Messages a second beside them.")
-@click.option("--ttl-ms", default=1000, help="Their time to live.")
-@click.option("--seconds", default=20.0, help="How long to publish.")
+@click.option("--others", default=0.0, help="Other messages a second.")
+@click.option("--ttl-ms", default=1000, help="Time to live of the expiring messages.")
+@click.option("--seconds", default=20.0, help="Seconds of publishing.")
 def expiry(rate: float, others: float, ttl_ms: int, seconds: float) -> None:
     """Start three brokers, measure, and stop them."""
     with tempfile.TemporaryDirectory(prefix="qpid-bench-") as folder, ended_by(signal.SIGTERM):

@@ -3,14 +3,14 @@
     python -m tests.bench.failover                       # every scenario, a few runs each
     python -m tests.bench.failover --only kill --runs 50
     python -m tests.bench.failover --load                # the same with all cores burning
-    python -m tests.bench.failover --load --watch 60     # no fault at all: count false suspicions
+    python -m tests.bench.failover --load --watch 60     # no fault: count false suspicions
     python -m tests.bench.failover --only broker         # kill -9 of a broker to serving again
     python -m tests.bench.failover --only silence        # the same, as a publisher sees it
     python -m tests.bench.failover --load --brokers 60   # 1,000 msg/s: views, and the causes logged
 
-Times are from the fault (the signal, the word to cut or to mend) to the moment at which the *last*
-member concerned has the view that it should have; all clocks are one (CLOCK_MONOTONIC).  A
-partition is made by members that drop all frames to the other side.
+Times are from the fault (the signal, the command to cut or to mend) to the moment at which the
+*last* member concerned has the right view; all clocks are one (CLOCK_MONOTONIC).  In a partition
+members drop all frames to the other side.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WAIT_S = 20.0
 REST_S = 0.3
 SCENARIOS = ("kill", "stop", "pause", "partition", "broker", "silence")
 PAUSE_S = 0.3
-"""How long a member may get no processor without a view change."""
+"""How long a member may be without processor time before the view changes."""
 RATE = 1000
 CAUSES = ("out of the view", "ran all the time", "this process came")
 SUSPICIONS = ("suspect_gone", "token_lost", "suspected", "suspect_alive", "suspect_unproven")
@@ -59,7 +59,7 @@ SUSPICIONS = ("suspect_gone", "token_lost", "suspected", "suspect_alive", "suspe
 
 
 class CuttingTransport(ZmqTransport):
-    """Drops what goes to the other side of a partition."""
+    """Drops frames to the other side of a partition."""
 
     cut: frozenset[str] = frozenset()
 
@@ -76,7 +76,7 @@ def say(*words: object) -> None:
 
 
 async def member(name: str, incarnation: int, addresses: list[str]) -> None:
-    """Say every view; obey lines of stdin: `cut ADDRESS,...`, `counters`, end of file."""
+    """Print every view; obey lines of stdin: `cut ADDRESS,...`, `counters`, end of file."""
     mine = addresses[int(name[1:])]
     transport = CuttingTransport(mine, 2 * 32_768 + 4_096)
     node = Node(Member(name, incarnation, mine), "failover", RingConfig(), random.Random())
@@ -104,7 +104,7 @@ async def member(name: str, incarnation: int, addresses: list[str]) -> None:
     driver.closed.add_done_callback(lambda _: ended.set())
     await ended.wait()
     driver.stop()
-    await driver.closed  # raises what ended the member
+    await driver.closed  # raises the error that ended the member
 
 
 # -- the ring as the parent sees it -----------------------------------------------------------
@@ -120,7 +120,7 @@ class Process:
         self.begin()
 
     def begin(self) -> None:
-        """A new incarnation."""
+        """Start a new incarnation."""
         self.incarnation += 1
         self.view, self.view_at, self.started_at = "", 0, 0
         self.counters: dict[str, int] = {}
@@ -158,7 +158,7 @@ class Process:
 
 
 class Ring:
-    """The children; every wait is bounded."""
+    """The child processes; every wait is bounded."""
 
     def __init__(self, size: int) -> None:
         self.addresses = free_addresses(size)
@@ -166,7 +166,7 @@ class Ring:
         self.wait(self.all)
 
     def wait(self, *sides: list[Process], since: int = 0) -> float:
-        """Until each side is one view of its members, installed after `since`; the seconds."""
+        """Wait until each side is one view of its members, installed after `since`; the seconds."""
         deadline = time.monotonic() + WAIT_S
         while True:
             wanted = [(p, ",".join(q.name for q in side)) for side in sides for p in side]
@@ -320,7 +320,7 @@ def silence(runs: int, times: Times) -> None:
 
 
 def watch_brokers(seconds: float) -> None:
-    """Brokers under load and no fault: every view is told with the cause that was logged."""
+    """Brokers under load without faults: every view is printed with the cause in the log."""
     with (
         tempfile.TemporaryDirectory(prefix="qpid-failover-") as folder,
         LocalCluster(Path(folder), 3, "failover") as cluster,
@@ -360,7 +360,7 @@ def served(log: Path) -> int:
 
 @contextlib.contextmanager
 def burning(cores: int) -> Iterator[None]:
-    """Keep so many cores busy."""
+    """Keep this many cores busy."""
     fires = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(cores)]
     try:
         yield
@@ -402,7 +402,7 @@ def measure(options: argparse.Namespace, times: Times) -> None:
 
 
 def watch(options: argparse.Namespace) -> None:
-    """No fault: whatever is suspected is suspected falsely."""
+    """Inject no fault: every suspicion is false."""
     ring = Ring(options.members)
     try:
         time.sleep(REST_S)
@@ -420,12 +420,16 @@ def watch(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=10, help="of each scenario")
+    parser.add_argument("--runs", type=int, default=10, help="runs of each scenario")
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--only", default="", help=f"some of {','.join(SCENARIOS)}")
     parser.add_argument("--load", action="store_true", help="burn every core meanwhile")
-    parser.add_argument("--watch", type=float, default=0.0, help="seconds without any fault")
-    parser.add_argument("--brokers", type=float, default=0.0, help="the same with brokers at work")
+    parser.add_argument(
+        "--watch", type=float, default=0.0, help="watch for this many seconds without a fault"
+    )
+    parser.add_argument(
+        "--brokers", type=float, default=0.0, help="the same with brokers under load"
+    )
     parser.add_argument("--member", default="", help=argparse.SUPPRESS)
     parser.add_argument("--incarnation", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--addresses", default="", help=argparse.SUPPRESS)

@@ -1,9 +1,9 @@
-"""What groups cost on top of the ring: members in one process, over sockets, futures included.
+"""The cost of groups above the ring: members in one process, over sockets, futures included.
 
     python -m tests.bench.groups --members 3 --size 64 --messages 20000      # flood
     python -m tests.bench.groups --level safe --one-by-one --messages 500    # latency of an answer
 
-All members share one core here, so judge by CPU time a message, not by the rate.
+All members share one core here, so judge by CPU time per message, not by the rate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def ignore(_: Received) -> None:
 
 
 async def flood(group: Group, payload: bytes, level: Level, messages: int) -> None:
-    """As fast as it is accepted."""
+    """Submit as fast as messages are accepted."""
     accepted = []
     for _ in range(messages):
         while (one := group.try_mcast(payload, level)) is None:  # noqa: ASYNC110 - as a flood does
@@ -33,7 +33,7 @@ async def flood(group: Group, payload: bytes, level: Level, messages: int) -> No
 
 
 async def one_by_one(group: Group, payload: bytes, level: Level, messages: int) -> list[int]:
-    """Each after the answer to the one before: nanoseconds from call to answer."""
+    """Submit each after the answer to the one before: nanoseconds from call to answer."""
     found = []
     for _ in range(messages):
         began = time.monotonic_ns()
@@ -73,7 +73,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--size", type=int, default=64, help="bytes of a payload")
+    parser.add_argument("--size", type=int, default=64, help="bytes per payload")
     parser.add_argument("--messages", type=int, default=20000)
     parser.add_argument("--level", choices=["agreed", "safe"], default="agreed")
     parser.add_argument("--one-by-one", action="store_true", help="wait for each answer")

@@ -1,12 +1,12 @@
-"""What an idle ring costs, and how fast the first message after idling is.
+"""The cost of an idle ring, and the latency of the first message after idling.
 
     python -m tests.bench.idle                    # three members: CPU, then single submissions
     python -m tests.bench.idle --brokers          # three idle brokers: CPU
     python -m tests.bench.idle --shots 0          # CPU only
 
-CPU is user and system time of the members' processes together, in percent of one core.  A shot is
-one submission after 50 ms to 1 s of silence, timed from `submit` to its own delivery, at members
-in turn.
+CPU is the sum of user and system time of the members' processes, in percent of one core.  A shot is
+one submission after 50 ms to 1 s of silence, timed from `submit` to its own delivery, at members in
+turn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ SETTLE_S = 2.0
 
 
 async def member(name: str, addresses: list[str]) -> None:
-    """Say `ready` when all are there; answer each line of stdin (a guarantee) with nanoseconds."""
+    """Print `ready` when all are there; answer each line of stdin (a guarantee) with
+    nanoseconds."""
     mine = addresses[int(name[1:])]
     transport = ZmqTransport(mine, 2 * 32_768 + 4_096)
     node = Node(Member(name, 1, mine), "idle", RingConfig(), random.Random())
@@ -82,7 +83,7 @@ async def member(name: str, addresses: list[str]) -> None:
 
 
 class Members:
-    """The children, asked one at a time."""
+    """The child processes, asked one at a time."""
 
     def __init__(self, size: int) -> None:
         addresses = free_addresses(size)
@@ -123,7 +124,7 @@ class Members:
 
 
 def cpu_percent(pids: list[int], seconds: float) -> list[float]:
-    """Of one core, for each process."""
+    """Percent of one core, for each process."""
     before = [cpu_seconds([pid]) for pid in pids]
     began = time.monotonic()
     time.sleep(seconds)
@@ -170,9 +171,11 @@ def brokers(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long CPU is measured")
-    parser.add_argument("--shots", type=int, default=200, help="single submissions of each level")
-    parser.add_argument("--brokers", action="store_true", help="whole brokers, CPU only")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of CPU measurement")
+    parser.add_argument(
+        "--shots", type=int, default=200, help="number of single submissions per level"
+    )
+    parser.add_argument("--brokers", action="store_true", help="measure whole brokers, CPU only")
     parser.add_argument("--counters", action="store_true", help="print the members' counters")
     parser.add_argument("--member", default="", help=argparse.SUPPRESS)
     parser.add_argument("--addresses", default="", help=argparse.SUPPRESS)

@@ -1,14 +1,14 @@
-"""How long a message takes at a modest rate, from submit to its own delivery, by level.
+"""The latency of a message at a modest rate, from submit to its own delivery, by level.
 
     python -m tests.bench.latency                  # agreed and safe at 500 msg/s, and the targets
     python -m tests.bench.latency --members 5
-    python -m tests.bench.latency --compare hold   # which setting adds what
+    python -m tests.bench.latency --compare hold   # which setting adds how much
     python -m tests.bench.latency --compare lead
 
 The rate is that of all members together, and messages come at random times.  Runs of the variants
-take turns, so that whatever else the machine does hits all alike; medians are shown, beside the
-time of one rotation of the token, because that is what latency is made of: an agreed message waits
-half a rotation for the token, a safe one one more.
+alternate, so that other load on the machine affects all alike; medians are shown, beside the time
+of one rotation of the token, which determines latency: an agreed message waits half a rotation for
+the token, a safe one another full rotation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def rotation(runs: list[list[Result]]) -> float:
 def main() -> None:
     made = parser(__doc__.partition("\n")[0])
     made.set_defaults(rate=500.0, seconds=4.0)
-    made.add_argument("--compare", choices=AXES, default="", help="values of one setting")
+    made.add_argument("--compare", choices=AXES, default="", help="compare values of one setting")
     options = made.parse_args()
     options.rate = (options.rate or 500.0) / options.members
     name, values = AXES.get(options.compare, ("hold_after", (options.hold_after,)))

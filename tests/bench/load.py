@@ -1,12 +1,12 @@
-"""A load generator of few microseconds a message: `python -m tests.bench.load --help`.
+"""A load generator with few microseconds per message: `python -m tests.bench.load --help`.
 
 One thread, one poll over all connections.  Producers keep a window of unconfirmed messages full (or
-follow a rate); consumers ack once a read.  Each message carries when it left and its number, so
-that the generator measures latency and proves order: per producer, numbers rise by one.  There
-are as many queues as pairs of a producer and a consumer, or as producers if none consumes.
+follow a rate); consumers ack once per read.  Each message carries its send time and its number, so
+that the generator measures latency and proves order: per producer, numbers rise by one.  There are
+as many queues as pairs of a producer and a consumer, or as producers if none consumes.
 
-Publisher confirms are taken in order: a broker that confirms singly and out of order is measured
-a little too kindly.
+Publisher confirms are taken in order, so a broker that confirms singly and out of order is measured
+slightly too favourably.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLo
 from tools.client.broker_url import brokers
 
 RATE_POLL_MS, FULL_POLL_MS = 2, 50
-"""With a rate, time alone may be the reason to send; without one, only an answer is."""
+"""With a rate, time alone may be the reason to send; without one, only a confirm is."""
 REFILL_SHARE = 8
 """A window is refilled when an eighth of it is free: single messages would cost a write each."""
 SETTLE_SECONDS = 15.0
@@ -61,8 +61,8 @@ class Run:
     def measure(self, used: Callable[[], dict[str, float]] = dict) -> dict[str, object]:
         """Warm up, measure, let everything arrive, and report.
 
-        `used` tells counts that rise, such as a processor's time; by how much they rose meanwhile
-        is part of the report.
+        `used` returns rising counts, such as processor time; their increase meanwhile is part of
+        the report.
         """
         load = self.load
         began = time.monotonic()
@@ -112,7 +112,7 @@ class Run:
             producer.close()
 
     def _session(self, place: int) -> Session | None:
-        """The notes of one connection, if any are taken."""
+        """The history of one connection, if one is kept."""
         if self._history is None:
             return None
         return self._history.session(self.load.queue_name(place))
@@ -125,7 +125,7 @@ class Run:
     def _fill(self, now: float, began: float) -> None:
         load = self.load
         sent = sum(one.sent for one in self.producers)
-        # Saturation is what goes in and comes out; without a bound it is what piles up.
+        # Saturation is input and output together; without a bound it is the backlog.
         allowed = load.backlog - (sent - self._received()) if load.backlog else sys.maxsize
         if load.rate:
             allowed = min(allowed, int((now - began) * load.rate) - sent)
@@ -138,7 +138,7 @@ class Run:
 
     def _turn(self) -> None:
         if self._history is not None:
-            self._history.flush()  # before anything is sent that it speaks of
+            self._history.flush()  # before any message in it is sent
         for descriptor, connection in self._all.items():
             if connection.out and descriptor not in self._writing:
                 self._send(descriptor, connection)
@@ -162,7 +162,7 @@ class Run:
                 self._poll.modify(descriptor, select.POLLIN)
 
     def _received(self) -> int:
-        """How many came through; to be confirmed is all they can where none consumes."""
+        """How many arrived; without consumers, how many were confirmed."""
         if not self.consumers:
             return sum(one.confirmed for one in self.producers)
         return sum(one.received for one in self.consumers)
@@ -174,7 +174,7 @@ class Run:
             del producer.latencies[:]
 
     def _finish(self) -> int:
-        """Stop sending and let everything arrive; how many never did."""
+        """Stop sending and let everything arrive; return how many never did."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             sent = sum(one.sent for one in self.producers)
@@ -218,7 +218,7 @@ def run_load(
 
 
 def sentence(report: dict[str, object]) -> str:
-    """One line a run."""
+    """One line per run."""
     return (
         "{producers}/{consumers} window {window} prefetch {prefetch} {body_bytes} B: "
         "{messages_per_s} messages/s, confirm {confirm_ms}, end to end {end_to_end_ms}, "
@@ -228,18 +228,22 @@ def sentence(report: dict[str, object]) -> str:
 
 
 @click.command(name="load", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-b", "--broker", default="localhost:5672", help="Brokers; clients spread over them.")
+@click.option(
+    "-b", "--broker", default="localhost:5672", help="Brokers; clients are spread over them."
+)
 @click.option("--producers", default=1, type=click.IntRange(1, 64))
 @click.option("--consumers", default=1, type=click.IntRange(0, 64), help="0 = only publish.")
-@click.option("--window", default=100, type=click.IntRange(1), help="Unconfirmed a producer.")
+@click.option(
+    "--window", default=100, type=click.IntRange(1), help="Unconfirmed messages per producer."
+)
 @click.option("--prefetch", default=100, type=click.IntRange(1, 65_535))
 @click.option("--size", default=256, type=click.IntRange(BODY_BYTES_MIN, 4_194_304), help="Bytes.")
 @click.option("--persistent/--transient", default=True)
-@click.option("--rate", default=0.0, help="Messages/s over all producers; 0 = as many as go.")
+@click.option("--rate", default=0.0, help="Messages/s of all producers; 0 = no limit.")
 @click.option(
     "--backlog",
     default=BACKLOG_MESSAGES,
-    help="Producers wait while so many messages are sent but not received; 0 = no bound.",
+    help="Producers wait while this many messages are sent and not received; 0 = no bound.",
 )
 @click.option("--seconds", default=10.0)
 @click.option("--warmup", default=2.0)
@@ -262,7 +266,7 @@ def main(
     history: str | None,
     as_json: bool,
 ) -> None:
-    """Load a cluster and report throughput, latency, and what the generator itself costs."""
+    """Load a cluster and report throughput, latency, and the generator's own cost."""
     report = run_load(
         Load(
             addresses=tuple(one.address for one in brokers(broker)),

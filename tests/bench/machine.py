@@ -1,15 +1,14 @@
-"""What one message costs the machine: publish + deliver + ack, and a snapshot of many.
+"""The cost of one message at the machine: publish + deliver + ack, and a snapshot of many.
 
     python -m tests.bench.machine [messages [waiting]]
 
 Prints JSON: microseconds per message for a member that owns the connections and for one that does
-not, milliseconds to write and to restore a snapshot of 100,000 messages of 256 bytes, and the
-pause of a full garbage collection with them.  `tick_us` is what one tick costs, and `mortal_us` the
-only message that can expire, published and got at once.
-With `waiting` (1000000, say) also how long a checkpoint of so many waiting messages keeps the loop
-from its token: `whole_ms` if it was made in one piece, `cut_ms` and `step_ms_max` as it is made;
-and the milliseconds of CPU that it takes.
-`scrub_us` is what reading one message at rest again costs, `scrub_ms_max` its longest slice.
+not, milliseconds to write and to restore a snapshot of 100,000 messages of 256 bytes, and the pause
+of a full garbage collection with them.  `tick_us` is the cost of one tick, and `mortal_us` that of
+the only message that can expire, published and got at once.  With `waiting` (1000000, say) also how
+long a checkpoint of this many waiting messages keeps the loop from its token: `whole_ms` if made in
+one piece, `cut_ms` and `step_ms_max` as it is made; and its milliseconds of CPU.  `scrub_us` is the
+cost of rereading one message at rest, `scrub_ms_max` the longest slice.
 """
 
 import gc
@@ -52,7 +51,7 @@ def declare(name: str, arguments: Table) -> Command:
 
 
 def publish(no: int) -> Command:
-    # Plain tuples, like those that come out of a blob.
+    # Plain tuples, like those decoded from a blob.
     return (c.PUBLISH, 1, 1, no, "", "q", c.PERSISTENT, PROPERTIES, BODY)  # type: ignore[return-value]
 
 
@@ -123,7 +122,7 @@ def snapshots(count: int) -> dict[str, float]:
 
 
 def timed(count: int) -> dict[str, float]:
-    """In microseconds of CPU: a tick, and publish + get of the only message that can expire."""
+    """Microseconds of CPU: a tick, and publish + get of the only message that can expire."""
     machine, session = opened("b")
     machine.apply(6, session, DATE_US, declare("mortal", {"x-message-ttl": 3_600_000}))
     sessions = []
@@ -156,7 +155,7 @@ def timed(count: int) -> dict[str, float]:
 
 
 def stalls(count: int) -> dict[str, float]:
-    """In milliseconds; nothing else runs meanwhile."""
+    """Milliseconds; nothing else runs meanwhile."""
     machine, session = opened("a")
     for no in range(count):
         machine.apply(10 + no, session, 0, publish(no))

@@ -1,18 +1,18 @@
-"""What the member log costs a command: CPU on the way of every command, and bytes.
+"""The cost of the member log per command: CPU on the path of every command, and bytes.
 
     python -m tests.bench.memberlog [--messages N] [--rounds N]
 
 Publishes and acknowledgements of 256-byte messages, through one queue with a consumer, go through
-the replica as blobs of so many commands, four blobs a turn; what each part costs is the best of
+the replica in blobs of this many commands, four blobs a turn; the cost of each part is the best of
 several rounds.  For each size of a blob, as JSON:
 
     command_us        one command, blob and store entry included, with the log
     log_us            of that: records, links, checksums and writes
-    moves_us          and: telling the moves, which the machine does whether they are written or not
+    moves_us          and: recording moves, which the machine does whether they are written or not
     share             log_us and moves_us of command_us
-    bytes             a command takes in the log, `packed` when its segment is compressed
-    rows              a command makes; a message that passes straight to a consumer is one less
-    pack_us           CPU of the process that compresses, a command; not on anybody's way
+    bytes             of a command in the log; `packed`: when its segment is compressed
+    rows              of a command; a message that goes straight to a consumer makes one less
+    pack_us           CPU of the compressing process per command; on no command's path
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ITEMS_PER_TURN = 4
 
 
 class Round(NamedTuple):
-    """One run, a command: seconds of CPU, and what the log then holds."""
+    """One run, per command: seconds of CPU, and the resulting contents of the log."""
 
     apply_s: float
     log_s: float
@@ -140,7 +140,7 @@ def run(directory: Path, messages: int, size: int) -> Round:
 
 
 def row_s() -> float:
-    """Seconds of CPU that one row on the tape costs, written as the machine writes it."""
+    """Seconds of CPU per row on the tape, written as the machine writes it."""
     replica, _, _ = prepared(None)
     state, queue = replica.machine, replica.machine.vhosts["/"].queues["q"]
     (channel, _) = state.channels.values()

@@ -1,19 +1,19 @@
-"""What a million waiting messages cost each member: stop, restart, and memory before and after.
+"""The cost of a million waiting messages per member: stop, restart, and memory before and after.
 
     python -m tests.bench.million                        # a million of 256 bytes
     python -m tests.bench.million --messages 100000
     python -m tests.bench.million --members 1 --page-memory 0 --drain
 
-Prints JSON: seconds for an ordered stop of all (`stop_s`: from the order to the end of the last
-process), for the restart (`start_s`: until all serve together), and for one member that was killed
-to be ACTIVE again (`rejoin_s`); `start_cpu_s` and `rejoin_cpu_s` are the processor's time of the
-process then, which others on the machine disturb less.  Resident memory is that of the largest
-member, in MiB: `rss_idle` before the first message, `rss_full` with all of them, `rss_restarted`,
-and `rss_empty` eight seconds after the purge or the drain; `pages_full` and `pages_empty` is what
-the pages of the first member take on disk.  `purge_s` is the client's wait for purge-ok, `gap_s`
-the longest time in which no confirm came to a publisher of another queue meanwhile.  With
-`--drain` one consumer takes all (`drain_per_s`, and `drain_cpu_us` of the first member a message).
-Compare ratios on one machine.
+Prints JSON: seconds of a clean stop of all (`stop_s`: from the command to the end of the last
+process), of the restart (`start_s`: until all serve together), and of one killed member to be
+ACTIVE again (`rejoin_s`); `start_cpu_s` and `rejoin_cpu_s` are the process's CPU time for that,
+which other load on the machine disturbs less.  Resident memory is that of the largest member, in
+MiB: `rss_idle` before the first message, `rss_full` with all of them, `rss_restarted`, and
+`rss_empty` eight seconds after the purge or the drain; `pages_full` and `pages_empty` are the sizes
+of the first member's pages on disk.  `purge_s` is the client's wait for purge-ok, `gap_s` the
+longest time meanwhile without a confirm to a publisher of another queue.  With `--drain` one
+consumer takes all (`drain_per_s`, and `drain_cpu_us` of the first member per message).  Compare
+ratios on one machine.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ WINDOW = 20_000
 
 
 def rss(cluster: LocalCluster) -> int:
-    """In MiB, of the largest member."""
+    """Resident memory of the largest member, in MiB."""
     return max(resident(member.pid) for member in cluster.members if member.alive)
 
 
 def resident(pid: int) -> int:
-    """In MiB, of one process."""
+    """Resident memory of one process, in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) >> 10
@@ -55,7 +55,7 @@ def resident(pid: int) -> int:
 
 
 def fill(cluster: LocalCluster, messages: int, body_bytes: int, queue: str = "million") -> None:
-    """Publish until so many were confirmed; on a loaded machine a member may leave on the way."""
+    """Publish until this many are confirmed; on a loaded machine a member may leave meanwhile."""
     body = bytes(body_bytes)
     left = messages
     while left:
@@ -85,7 +85,7 @@ def await_confirms(connection: AmqpConnection, number: int) -> None:
 
 
 def purge(cluster: LocalCluster) -> tuple[float, float]:
-    """How long the purge took, and the longest gap of somebody else's confirms."""
+    """The duration of the purge, and the longest gap between another client's confirms."""
     connection = AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S))
     other = AmqpConnection(cluster[-1].address, Login(timeout_seconds=WAIT_S))
     other.declare_queue("other")
@@ -102,7 +102,7 @@ def purge(cluster: LocalCluster) -> tuple[float, float]:
 
 
 def processor_s(pid: int) -> float:
-    """Of all threads of a process so far."""
+    """Processor time of all threads of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -114,7 +114,7 @@ def receive(
     readers: int = 1,
     begin: dict[str, Value] | None = None,
 ) -> tuple[int, int]:
-    """Messages a second, and the most memory meanwhile; `begin`: arguments of the consumers."""
+    """Messages a second, and peak memory meanwhile; `begin`: arguments of the consumers."""
     connections = [
         AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S)) for _ in range(readers)
     ]
@@ -140,7 +140,7 @@ def receive(
 
 
 def pages_mib(cluster: LocalCluster) -> int:
-    """What the pages of the first member take on disk."""
+    """The size of the first member's pages on disk."""
     counters = Target(cluster[0].address).ask(op="counters")["counters"]
     assert isinstance(counters, dict)
     held = counters["pages.disk_bytes"]
@@ -199,9 +199,11 @@ def main() -> None:
     parser.add_argument("--body-bytes", type=int, default=256)
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument(
-        "--page-memory", default="", help="that of the members, if not their default"
+        "--page-memory", default="", help="page memory of the members, if not the default"
     )
-    parser.add_argument("--drain", action="store_true", help="drain the queue, and do not purge it")
+    parser.add_argument(
+        "--drain", action="store_true", help="drain the queue instead of purging it"
+    )
     given = parser.parse_args()
     with ended_by(signal.SIGTERM), tempfile.TemporaryDirectory(prefix="million-") as root:
         figures = measure(

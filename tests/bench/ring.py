@@ -1,19 +1,19 @@
-"""How fast the ring is: real processes on loopback, over pyzmq, with the order checked.
+"""The speed of the ring: real processes on loopback, over pyzmq, with the order checked.
 
     python -m tests.bench.ring --members 3 --size 64 --seconds 5  # flood
     python -m tests.bench.ring --compare size ahead               # 64 B, 1 KiB, 8 KiB; on and off
     python -m tests.bench.ring --compare members                  # 3, 5 and 9 members
     python -m tests.bench.ring --size 8192 --compare curve        # without and with encryption
     python -m tests.bench.ring --idle                             # CPU of a held token
-    python -m tests.bench.latency                                 # what a message takes
+    python -m tests.bench.latency                                 # latency of a message
 
-Each member submits as fast as the ring takes it (or at the pace asked for) and counts what is
-delivered to it.  A rolling hash over the delivered frames is noted at fixed places of the order;
-members must agree wherever they noted the same place, else the run fails.  On a machine with fewer
-cores than members judge by CPU time per message rather than by the rate.
+Each member submits as fast as the ring takes it (or at a given rate) and counts its deliveries.  A
+rolling hash over the delivered frames is recorded at fixed places of the order; members must agree
+at all places that they both recorded, else the run fails.  On a machine with fewer cores than
+members, judge by CPU time per message rather than by the rate.
 
-`--compare` runs all combinations in turn, several times over, and shows the medians: on a machine
-that others use as well only the ratios mean something.
+`--compare` runs all combinations in turn, several times over, and shows the medians: on a shared
+machine only the ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def disagreements(results: list[Result]) -> list[str]:
-    """The places of the order where two members noted different hashes."""
+    """The places of the order where two members recorded different hashes."""
     first = results[0]["checks"]
     return [
         f"{place}: {first[place]:08x} at {results[0]['name']}, {value:08x} at {other['name']}"
@@ -68,7 +68,7 @@ def disagreements(results: list[Result]) -> list[str]:
 
 @contextlib.contextmanager
 def keys(options: argparse.Namespace, names: list[str]) -> Iterator[str]:
-    """A directory with the members' keys, or an empty name when they talk in clear."""
+    """A directory with the members' keys, or an empty name for unencrypted links."""
     if not options.curve:
         yield ""
         return
@@ -78,7 +78,7 @@ def keys(options: argparse.Namespace, names: list[str]) -> Iterator[str]:
 
 
 def measure(options: argparse.Namespace) -> list[Result]:
-    """One run.  SystemExit when a member fails, or when two disagree about the order."""
+    """One run.  Raises SystemExit if a member fails, or if two disagree about the order."""
     names = [f"m{n}" for n in range(options.members)]
     addresses = ",".join(free_addresses(options.members))
     results: list[Result] = []
@@ -104,12 +104,12 @@ def measure(options: argparse.Namespace) -> list[Result]:
 
 
 def rate(results: list[Result]) -> float:
-    """Messages a second that the slowest member was given."""
+    """Messages a second at the slowest member."""
     return min(r["delivered"] / r["seconds"] for r in results)
 
 
 def cost(results: list[Result]) -> float:
-    """CPU microseconds of one member for one message, on average."""
+    """CPU microseconds of one member per message, on average."""
     return statistics.mean(r["cpu_us_per_message"] for r in results)
 
 
@@ -147,7 +147,7 @@ def table(options: argparse.Namespace, results: list[Result]) -> str:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """All combinations of the axes, in turn; medians, and what each is of the first."""
+    """Run all combinations of the axes in turn; print medians, and ratios to the first."""
     axes = options.compare
     combinations = list(itertools.product(*(AXES[axis] for axis in axes)))
     runs: dict[tuple[int | str, ...], list[list[Result]]] = {c: [] for c in combinations}
@@ -179,10 +179,10 @@ def parser(title: str) -> argparse.ArgumentParser:
     """The options of a run, for every bench of the ring."""
     made = argparse.ArgumentParser(description=title)
     made.add_argument("--members", type=int, default=3)
-    made.add_argument("--size", type=int, default=64, help="bytes of a payload, at least 8")
+    made.add_argument("--size", type=int, default=64, help="bytes per payload, at least 8")
     made.add_argument("--seconds", type=float, default=5.0)
     made.add_argument("--guarantee", choices=["agreed", "safe"], default="agreed")
-    made.add_argument("--rate", type=float, default=0, help="submissions a second and member")
+    made.add_argument("--rate", type=float, default=0, help="submissions per second and member")
     made.add_argument("--idle", action="store_true", help="submit nothing, show the CPU used")
     made.add_argument("--curve", action="store_true", help="encrypted connections")
     made.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
@@ -196,7 +196,7 @@ def parser(title: str) -> argparse.ArgumentParser:
     made.add_argument("--counters", action="store_true", help="print the counters as well")
     made.add_argument("--trace", default="", help="trace the members into FILE.member")
     made.add_argument("--profile", default="", help="write cProfile data to FILE.member")
-    made.add_argument("--rounds", type=int, default=3, help="of a comparison")
+    made.add_argument("--rounds", type=int, default=3, help="rounds of a comparison")
     return made
 
 

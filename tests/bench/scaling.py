@@ -1,11 +1,11 @@
-"""What a larger ring costs: members 3 to 64 in virtual time, one row each.
+"""The cost of larger rings: 3 to 64 members in virtual time, one row each.
 
     python -m tests.bench.scaling
     python -m tests.bench.scaling --members 3 16 64 --seed 2
 
 All members are real cores on a virtual network (50 to 300 us a hop, nothing lost), so times are
 those of the protocol alone: no CPU, no wire.  Joins and frames are counted as sent, one for each
-receiver.  docs/reference/bench-ring.md explains the columns, docs/SCALING.md what follows.
+receiver.  docs/reference/bench-ring.md explains the columns, docs/SCALING.md the conclusions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Meter:
 
 
 def joined(net: Net, names: list[str]) -> Callable[[], bool]:
-    """Are these one ring?  Cheaper than `settled` for many members."""
+    """Whether these are one ring; cheaper than `settled` for many members."""
 
     def one() -> bool:
         return (
@@ -78,7 +78,7 @@ def timed(net: Net, until: Callable[[], bool]) -> float:
 
 
 def measure(members: int, seed: int) -> Row:
-    """One cluster of so many members, from start to stop."""
+    """One cluster of this many members, from start to stop."""
     names = [f"m{i:02}" for i in range(members)]
     config = RingConfig(members_max=max(64, members))
     net = Net("", seed=seed, config=config)

@@ -1,11 +1,11 @@
-"""What checking member logs costs, beside simpler ways to compute one part of it.
+"""The cost of checking member logs, beside simpler ways to compute one part of it.
 
     python -m tests.bench.verify --records 1000000,10000000 [--engines fast,plain,check]
 
 For each size logs of about that many records of each of three members are written, with one
-randomly planted fault: a record is a row of the log, so a batch, a confirm, a move of a message.  A
-hundred million need 11 GB below --scratch.  Each engine runs in a process of its own, over the same
-files, so that none is warm:
+randomly planted fault; a record is a row of the log, such as a batch, a confirm, a move of a
+message.  A hundred million need 11 GB below --scratch.  Each engine runs in its own process over
+the same files, so that none is warm:
 
     fast     qpid-cluster-verify --fast: only the ends of segments
     python   one process: the same item, state and moves at each position, in a dict
@@ -13,10 +13,10 @@ files, so that none is warm:
     plain    the same as one plain group-by in Spark
     check    all checks of qpid-cluster-verify, in Spark
 
-CPU time and memory are of all processes of an engine, as the kernel accounts them (Linux), and the
-peak is that of Java and of Python, resident; on a busy machine CPU time is more telling than wall
-time.  The wall time of an engine is without the start of Spark and of Python.  Exit status 1 when
-an engine that reads every record does not find the fault, or anything else.
+CPU time and memory are those of all processes of an engine, as the kernel accounts them (Linux),
+and the peak is the resident memory of Java and of Python; on a busy machine CPU time is more
+meaningful than wall time.  The wall time of an engine excludes the start of Spark and of Python.
+Exit status 1 if an engine that reads every record misses the fault, or finds anything else.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Fact = tuple[int, bytes, bytes, int, int, int]
 
 
 class Outcome(NamedTuple):
-    """What an engine found: positions that differ, and its own seconds."""
+    """An engine's findings: the differing positions, and its own seconds."""
 
     found: list[int]
     seconds: float  # without the start of the process and of Spark
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What an engine used."""
+    """The resources that an engine used."""
 
     cpu: float  # seconds
     java: int  # bytes at the peak
@@ -69,7 +69,7 @@ class Cost(NamedTuple):
 
 
 def facts(directory: Path) -> Iterator[Fact]:
-    """Yield what must be the same at each position."""
+    """Yield the values that must be equal at each position."""
     for path in find_segments([directory]):
         for entry in read_segment(path.read_bytes(), str(path)):
             record = entry.record
@@ -80,7 +80,7 @@ def facts(directory: Path) -> Iterator[Fact]:
 
 
 def by_fast(directory: Path) -> Outcome:
-    """Compare the ends."""
+    """Compare only the ends of segments."""
     began = time.perf_counter()
     compare_ends([directory])
     return Outcome([], time.perf_counter() - began)
@@ -147,7 +147,7 @@ def by_plain(directory: Path) -> Outcome:
 
 
 def by_check(directory: Path) -> Outcome:
-    """Run everything."""
+    """Run all checks."""
     little = is_little(find_segments([directory]))
     with spark_session(MASTER, verbose=False, little=little) as spark:
         began = time.perf_counter()
@@ -160,7 +160,7 @@ def by_check(directory: Path) -> Outcome:
 
 
 def run(engine: str, directory: Path) -> tuple[Outcome, Cost]:
-    """Run an engine in a process of its own; return its outcome and what it used."""
+    """Run an engine in its own process; return its outcome and cost."""
     at = str(directory)
     command = [sys.executable, "-m", "tests.bench.verify", "--engine", engine, "--at", at]
     with tempfile.TemporaryFile("w+") as output:
@@ -188,7 +188,7 @@ class _Used(NamedTuple):
 
 
 def _usage(root: int) -> Iterator[_Used]:
-    """Yield what a process and those below it use."""
+    """Yield the resources that a process and its descendants use."""
     parents: dict[int, int] = {}
     seen: list[_Used] = []
     for entry in Path("/proc").iterdir():
@@ -224,12 +224,12 @@ def measure(directory: Path, records: int, seed: int, engines: list[str]) -> dic
         f"\n{rows:,} records ({ends.moves:,} of them moves), {ends.segments} segments, "
         f"{ends.bytes / 1e6:,.0f} MB, written in {wrote:.0f} s; seed {seed}: {planted}\n"
     )
-    print("| engine | wall s | CPU s | records/s | per core | Java MB | Python MB | the lie |")
+    print("| engine | wall s | CPU s | records/s | per core | Java MB | Python MB | the fault |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     rates: dict[str, float] = {}
     for engine in engines:
         outcome, cost = run(engine, directory)
-        # The plain ones name the position that the batch ends at, up to 8 commands on.
+        # The plain engines name the end of the batch, up to 8 commands later.
         near = [abs(planted.position - position) < 8 for position in outcome.found]
         told = "found" if any(near) else "not looked for" if engine == "fast" else "MISSED"
         if not all(near):
@@ -257,10 +257,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--records", default="1000000", help="of each member; sizes with commas")
-    parser.add_argument("--seed", type=int, default=0, help="of the lie; 0 = from the clock")
+    parser.add_argument(
+        "--records",
+        default="1000000",
+        help="records of each member; several sizes separated by commas",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the fault; 0 = from the clock")
     parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--scratch", type=Path, help="where the logs are written for a while")
+    parser.add_argument("--scratch", type=Path, help="the directory of the temporary logs")
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--at", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

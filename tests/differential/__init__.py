@@ -1,1 +1,1 @@
-"""The same random client programs at our broker and at a RabbitMQ, answer by answer."""
+"""The same random client programs at our broker and at a RabbitMQ, reply by reply."""

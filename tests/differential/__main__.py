@@ -1,6 +1,6 @@
-"""`python -m tests.differential --seeds 1-1000`: what differs from RabbitMQ, each made small.
+"""`python -m tests.differential --seeds 1-1000`: the differences from RabbitMQ, each shrunk.
 
-Starts a broker of ours and a node of the RabbitMQ that is installed, or takes running ones.
+Starts a broker of ours and a node of the installed RabbitMQ, or uses running ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tools.demo.local_cluster import LocalCluster
 
 
 def two_brokers(stack: ExitStack, folder: Path, sbin: Path) -> lockstep.Lockstep:
-    """One of ours, which forgets all, and a node of RabbitMQ."""
+    """A broker of ours without a data directory, and a node of RabbitMQ."""
     ours = stack.enter_context(
         LocalCluster(folder / "ours", 1, "differential", stores=False, management=True)
     )
@@ -33,7 +33,7 @@ def two_brokers(stack: ExitStack, folder: Path, sbin: Path) -> lockstep.Lockstep
 
 
 def compare(brokers: lockstep.Lockstep, seeds: range) -> list[str]:
-    """The programs that differ, as small as they get, in words."""
+    """The programs that differ, shrunk, in words."""
     found, rules, steps, began = [], Counter[str](), 0, time.monotonic()
     for seed in seeds:
         whole = program.program(seed)
@@ -55,14 +55,16 @@ def compare(brokers: lockstep.Lockstep, seeds: range) -> list[str]:
 
 @click.command()
 @click.option("--seeds", default="1-100", metavar="A-B", help="the programs to run")
-@click.option("--wire", "of_wire", is_flag=True, help="bytes that no library sends, in their place")
-@click.option("--rabbitmq", default="", help="the folder of its scripts")
+@click.option(
+    "--wire", "of_wire", is_flag=True, help="send bytes that no library sends, instead of programs"
+)
+@click.option("--rabbitmq", default="", help="the folder of RabbitMQ's scripts")
 @click.option(
     "--at",
     nargs=2,
     default=None,
     metavar="OURS THEIRS",
-    help="brokers that run, with their management APIs at these ports + 10000",
+    help="running brokers, with their management APIs at these ports + 10000",
 )
 def main(seeds: str, of_wire: bool, rabbitmq: str, at: tuple[str, str] | None) -> int:
     """Run the same random programs at our broker and at RabbitMQ."""

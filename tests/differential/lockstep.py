@@ -21,7 +21,7 @@ from tests.support.amqp_peer import method
 
 NO_REPLY = ("basic.ack", "basic.nack", "basic.reject", "basic.recover-async", "publish")
 IDLE_S = 0.01
-"""What is silent for so long has nothing more to say; a difference must hold with more of it."""
+"""A broker silent for this long has nothing more to say; a difference must hold with more of it."""
 SURE_S = 0.03, 0.2
 TIMED_S = 0.25
 """The same where something expires."""
@@ -70,7 +70,7 @@ class Lockstep:
                 self._clean(side)
 
     def wire(self) -> list[Difference]:
-        """What differs below the methods, and should not."""
+        """The difference below the methods, where there should be none."""
         return wire.differences(*self.addresses)
 
     def holds(self, program: Program) -> Difference | None:
@@ -79,7 +79,7 @@ class Lockstep:
         return found and self.run(program, SURE_S[1]).difference
 
     def smallest(self, program: Program, difference: Difference) -> Program:
-        """With a difference at a step of the same kind."""
+        """The smallest program with a difference at a step of the same kind."""
 
         def differs(fewer: Program) -> bool:
             found = self.run(fewer, SURE_S[0]).difference
@@ -129,7 +129,7 @@ class Lockstep:
         return Difference(step, shown[0], shown[1], in_tx)
 
     def _drain(self, sides: list[Side], step: Step, idle_s: float) -> Difference | None:
-        """Take all that is in a queue."""
+        """Empty a queue."""
         get = Step(OBSERVER, step.channel, "basic.get", (step.args[0], True))
         while True:
             found = self._step(sides, get, idle_s)
@@ -178,7 +178,7 @@ class Lockstep:
         side.peers[step.conn].send(method(step.channel, str(name), *args))
 
     def _clean(self, side: Side) -> None:
-        """Delete what the program may have left."""
+        """Delete everything that the program may have left."""
         for name in list(side.policies):
             side.set_policy(name, None)
         side.close()
@@ -196,8 +196,8 @@ class Lockstep:
 
 
 def _tags(sides: list[Side], step: Step) -> list[tuple[int, bool]] | None:
-    """What to settle at each side: the same delivery, and with `multiple` the same ones before it;
-    where these came in another order, which nobody promises, only that one."""
+    """The tags to settle at each side: the same delivery, and with `multiple` the same ones before
+    it; if these came in another order, which is not promised, only that one."""
     _, which, multiple, _ = step.args
     held = []
     for side in sides:
@@ -213,7 +213,7 @@ def _tags(sides: list[Side], step: Step) -> list[tuple[int, bool]] | None:
 
 
 def _replies(step: Step) -> list[str]:
-    """The methods of which one must come; none where none comes."""
+    """The methods of which one must come; empty if none comes."""
     if step.what in (*NO_REPLY, "settle", "drop", "policy") or step.what.endswith("-ok"):
         return []
     known = METHODS[step.what]
@@ -224,7 +224,7 @@ def _replies(step: Step) -> list[str]:
 
 
 def shrink(program: Program, differs: Callable[[Program], bool], budget_s: float = 120) -> Program:
-    """Leave out what the difference does not need: runs of steps, then arguments of tables."""
+    """Leave out all that the difference does not need: runs of steps, then arguments of tables."""
     until = time.monotonic() + budget_s
     size = max(1, len(program.steps) // 2)
     while size and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""The two brokers' sides of a program: raw connections, and what came over them."""
+"""The two brokers' sides of a program: raw connections, and the data received on them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Got(NamedTuple):
 
 
 def typed(data: bytes, at: int, end: int) -> list[str]:
-    """The fields of a table, each with its type, in the order of their names. Times are left out,
-    and `x-last-death-*`, which RabbitMQ 3.10 does not write. Of several deaths it turns the order
-    round each time, but for the first."""
+    """The fields of a table, each with its type, sorted by name.  Times are left out, and
+    `x-last-death-*`, which RabbitMQ 3.10 does not write.  It reverses the order of several deaths
+    each time, except for the first."""
     fields = []
     while at < end:
         stop = at + 1 + data[at]
@@ -84,7 +84,7 @@ def shown_properties(properties: bytes) -> str:
     known = codec.decode_properties(properties)
     if "headers" in known:
         flags, at = int.from_bytes(properties[:2], "big"), 2
-        for bit in (0x8000, 0x4000):  # content type and content encoding, which come before
+        for bit in (0x8000, 0x4000):  # content type and content encoding, which come first
             at += properties[at] + 1 if flags & bit else 0
         size = int.from_bytes(properties[at : at + 4], "big")
         known["headers"] = str(typed(properties, at + 4, at + 4 + size))
@@ -103,7 +103,7 @@ class Peer:
 
     @property
     def rest(self) -> bytes:
-        """What came and is no frame."""
+        """Received bytes that are no frame."""
         return bytes(self._data)
 
     def send(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class Peer:
             self.ended = True
 
     def receive(self) -> None:
-        """Take in what is there; a socket that is readable is asked once."""
+        """Read what is there; a readable socket is read once."""
         try:
             data = self.socket.recv(1 << 20)
         except OSError:
@@ -149,7 +149,7 @@ class Peer:
 
 
 def wait_for_silence(peers: Iterable[Peer], idle_s: float) -> None:
-    """Read until no connection had anything for so long."""
+    """Read until no connection had any data for this long."""
     while True:
         reading = {peer.socket: peer for peer in peers if not peer.ended}
         ready = select.select(reading, [], [], idle_s)[0] if reading else []
@@ -161,15 +161,15 @@ def wait_for_silence(peers: Iterable[Peer], idle_s: float) -> None:
 
 @dataclass
 class Channel:
-    """What one side knows of an open channel."""
+    """One side's knowledge of an open channel."""
 
     publishes: int | None = None
-    """How many since confirm.select."""
+    """Publishes since confirm.select."""
     unconfirmed: set[int] = field(default_factory=set)
     held: dict[int, str] = field(default_factory=dict)
-    """Delivery tags that may be settled: what was delivered, in words that both sides have."""
+    """Delivery tags that may be settled: the deliveries, in words common to both sides."""
     in_tx: dict[int, str] | None = None
-    """Of `held`, what the transaction has settled."""
+    """The part of `held` that the transaction has settled."""
     no_ack: set[str] = field(default_factory=set)
     """Tags of consumers."""
     asked_no_ack: bool = False
@@ -197,7 +197,7 @@ class Side:
             peer.socket.close()
 
     def named(self, value: Value) -> Value:
-        """With the prefix of this run in place of each `~`."""
+        """The text with the prefix of this run in place of each `~`."""
         match value:
             case str():
                 return value.replace("~", self.prefix)
@@ -224,7 +224,7 @@ class Side:
             self.expect(conn, channel, "channel.open-ok")
 
     def set_policy(self, name: Value, policy: Value) -> None:
-        """Over the management API, which must be there; None: take it away."""
+        """Set a policy over the management API, which must be there; None: remove it."""
         assert self._api is not None
         known = str(name).replace("~", self.prefix)
         api = http.client.HTTPConnection(*self._api, timeout=REPLY_S)
@@ -236,13 +236,13 @@ class Side:
         (self.policies.add if body else self.policies.discard)(str(name))
 
     def expect(self, conn: int, channel: int, name: str) -> None:
-        """Wait for this method, and take away all that came on its channel so far."""
+        """Wait for this method, and drop all that came on its channel so far."""
         peer = self.peers[conn]
         self.wait_for(conn, channel, name)
         peer.got = [one for one in peer.got if one.channel != channel]
 
     def wait_for(self, conn: int, channel: int, *names: str) -> None:
-        """Until one of these methods, or the end of the channel or the connection, is there."""
+        """Wait for one of these methods, or the end of the channel or the connection."""
         peer = self.peers[conn]
         deadline = time.monotonic() + REPLY_S
         while not peer.ended and time.monotonic() < deadline:
@@ -256,18 +256,20 @@ class Side:
                 peer.receive()
 
     def ask_channel(self, conn: int, channel: int) -> None:
-        """Send what changes nothing and is answered when all before it on the channel is done."""
+        """Send a request that changes nothing and is answered after all before it on the
+        channel."""
         asked = method(channel, "exchange.declare", *KNOWN_EXCHANGE, True, *(False,) * 4, {})
         self.peers[conn].send(asked)
 
     def wait_for_channel(self, conn: int, channel: int) -> None:
-        """Until that is answered, which nobody is told."""
+        """Wait for that reply, which is not shown."""
         self.wait_for(conn, channel, ANSWER)
         peer = self.peers[conn]
         peer.got = [one for one in peer.got if (one.channel, one.name) != (channel, ANSWER)]
 
     def trace(self) -> dict[str, list[str]]:
-        """What came since the last one, by channel and kind, and react to it as a client must."""
+        """Return what arrived since the last call, by channel and kind, and react as a client
+        must."""
         lines: dict[str, list[str]] = {}
         if self._answers:
             lines["policy"], self._answers = self._answers, []

@@ -10,18 +10,18 @@ from broker.amqp.fields import Table, Value
 Choice = TypeVar("Choice")
 Args: TypeAlias = tuple[Value, ...]
 OBSERVER = 9
-"""The connection that looks at what is left in the end."""
+"""The connection that looks at the remaining messages in the end."""
 BRIEF_MS = 40
 """A time to live; each step of a program that has any waits longer than that."""
 
 
 class Step(NamedTuple):
-    """Something a client does. A connection or channel that is not open is opened first.
+    """One action of a client.  A connection or channel that is not open is opened first.
 
     `what` is a method and `args` its arguments; or `publish` (exchange, key, mandatory, immediate,
-    properties, body), `settle` (method, which of the deliveries held, multiple, requeue), `drop`
-    (the connection's socket is closed), `policy` (name, what the management API is told, or None).
-    A `~` stands for a prefix that no other program has.
+    properties, body), `settle` (method, which of the held deliveries, multiple, requeue), `drop`
+    (close the connection's socket), `policy` (name, the management API's body, or None).  A `~`
+    stands for a prefix that no other program has.
     """
 
     conn: int
@@ -80,7 +80,7 @@ class Generator:
         return Step(conn, channel, str(what), tuple(args))
 
     def _scene(self) -> list[Step]:
-        """Most programs want something to be there."""
+        """Declare the objects that most programs need."""
         made: list[list[Value]] = []
         for name in QUEUES[: self._random.choice((0, 1, 2, 3, 3))]:
             what, _, _, *args = self._queue()
@@ -296,15 +296,15 @@ class Generator:
 
 
 def _fits(name: str, value: Value) -> bool:
-    """Whether a property can be written so at all."""
+    """Whether a property can be encoded at all."""
     if name in ("delivery_mode", "priority", "timestamp"):
         return type(value) is int and 0 <= value < 256
     return isinstance(value, str)
 
 
 def ending(streams: bool) -> list[Step]:
-    """What tells which state is left: depths while all are there (but of streams, which RabbitMQ
-    counts now and then), then every message."""
+    """Steps that show the final state: depths while all are there (except of streams, which
+    RabbitMQ counts only now and then), then every message."""
     looked = [
         Step(OBSERVER, n, "queue.declare", (queue, True, False, False, False, False, {}))
         for n, queue in enumerate(QUEUES, 1)

@@ -1,4 +1,4 @@
-"""Where our broker means to answer otherwise than RabbitMQ, each with the words that say so."""
+"""Our broker's intended differences from RabbitMQ, each with the documented words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.differential.program import Step
 
 
 class Difference(NamedTuple):
-    """What one step showed at one side and not at the other, with the place where it did."""
+    """The lines of one step at each side that the other lacks, and the step."""
 
     step: Step
     ours: list[str]
@@ -27,18 +27,18 @@ class Difference(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A difference that is meant. Behind one, a program ends, as both may be in other states; it
-    goes on where only the words of a refusal differ."""
+    """An intended difference.  It ends the program, as the brokers' states may differ after it; the
+    program continues if only the words of a refusal differ."""
 
     name: str
     words: str
-    """Of docs/COMPATIBILITY.md."""
+    """In docs/COMPATIBILITY.md."""
     holds: Callable[[Difference], bool]
     goes_on: bool = False
 
 
 def says_more(seen: Difference) -> bool:
-    """Both close the same, and ours has RabbitMQ's words, and more of them."""
+    """Both close alike, and ours has RabbitMQ's words, and more of them."""
     pairs = [(CLOSE.fullmatch(one), CLOSE.fullmatch(other)) for one, other in
              zip(seen.ours, seen.theirs, strict=False) if one != other]  # fmt: skip
     return len(seen.ours) == len(seen.theirs) and all(
@@ -56,18 +56,18 @@ def is_close(lines: list[str], *codes: int) -> bool:
 
 
 def of_reject(seen: Difference) -> bool:
-    """The same but for the number of the method."""
+    """Equal except for the number of the method."""
     of_nack = [line.replace("60, 90)", "60, 120)") for line in seen.theirs]
     return seen.step.args[:1] == ("basic.reject",) and seen.ours == of_nack
 
 
 def bare(lines: list[str], left_out: str) -> list[str]:
-    """Without this, and without quotes: those of either side are within other ones."""
+    """Without this, and without quotes, as each side's are within other ones."""
     return [re.sub(left_out, "", re.sub(r"[\\\"']", "", line)).rstrip() for line in lines]
 
 
 def in_python(seen: Difference) -> bool:
-    """The same but for how the value at fault is written."""
+    """Equal except for how the value at fault is written."""
     value = r"(\(value|received ).*(?=, \d+, \d+\))"
     alike = bare(seen.ours, value) == bare(seen.theirs, value)
     return alike and "[" in "".join(seen.theirs) and is_close(seen.ours, 406)
@@ -87,7 +87,7 @@ def same_to_others(seen: Difference) -> bool:
 
 
 def has_had(seen: Difference, *words: str) -> bool:
-    """Whether steps before it say all of this."""
+    """Whether earlier steps have all of these words."""
     return all(word in str(seen.before) for word in words)
 
 

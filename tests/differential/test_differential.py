@@ -1,4 +1,4 @@
-"""Our broker beside RabbitMQ; what needs one is skipped where none is installed."""
+"""Our broker beside RabbitMQ; tests that need one are skipped where none is installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITH_RABBITMQ = pytest.mark.skipif(SBIN is None, reason=LACKING)
 PAGE = Path(__file__).parents[2] / "docs/COMPATIBILITY.md"
 
 
-def test_what_is_meant_is_written() -> None:
+def test_every_intended_difference_is_documented() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     lost = [
         words for words in (*(r.words for r in RULES), *wire.MEANT.values()) if words not in page
@@ -32,7 +32,7 @@ def test_what_is_meant_is_written() -> None:
     assert wire.MEANT.keys() <= wire.CASES.keys()
 
 
-def test_programs_follow_from_their_seeds_and_can_be_sent() -> None:
+def test_programs_depend_on_their_seeds_and_can_be_sent() -> None:
     seen = set()
     for seed in range(300):
         whole = program.program(seed)
@@ -44,7 +44,7 @@ def test_programs_follow_from_their_seeds_and_can_be_sent() -> None:
     assert {"publish", "settle", "drop", "tx.commit", "exchange.bind", "policy"} <= seen
 
 
-def test_a_program_is_shrunk_to_what_differs() -> None:
+def test_a_program_is_shrunk_to_the_difference() -> None:
     table: dict[str, Value] = {"a": 1, "b": 2}
     steps = tuple(Step(1, 1, "queue.declare", (f"q{n}", table)) for n in range(30))
 
@@ -58,7 +58,7 @@ def test_a_program_is_shrunk_to_what_differs() -> None:
 
 
 class Forgetful(lockstep.Lockstep):
-    """The second broker never learns that a message is mandatory."""
+    """A second broker that never learns that a message is mandatory."""
 
     def send(self, side: Side, step: Step) -> None:
         if step.what == "publish" and side.address == self.addresses[1]:
@@ -68,7 +68,7 @@ class Forgetful(lockstep.Lockstep):
 
 @pytest.mark.slow
 @pytest.mark.system
-def test_a_broker_that_forgets_mandatory_is_found_out(tmp_path: Path) -> None:
+def test_a_broker_that_ignores_mandatory_is_noticed(tmp_path: Path) -> None:
     with ExitStack() as stack:
         both = [
             stack.enter_context(

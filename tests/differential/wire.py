@@ -1,4 +1,4 @@
-"""Bytes that no client library sends: what both brokers answer to frames out of order or shape."""
+"""Bytes that no client library sends: both brokers' replies to frames out of order or shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = tuned(2047, 4096) + method(1, "channel.open")
 CHANNEL = OPEN + method(1, "channel.open")
 PUBLISH = method(1, "basic.publish", "", "nobody", False, False)
 TURN_S, IDLE_S = 0.1, 5.0
-"""RabbitMQ closes late who makes a mistake before a connection is open."""
+"""RabbitMQ closes late after a mistake before the connection is open."""
 
 
 def frame(kind: int, channel: int, payload: bytes, end: int = codec.FRAME_END) -> bytes:
@@ -119,7 +119,7 @@ CASES: dict[str, bytes] = {
 
 
 def answers(address: Address) -> dict[str, list[str]]:
-    """What is said to these bytes, and whether the connection is closed."""
+    """The replies to these bytes, and whether the connection is closed."""
     peers = {name: Peer(address) for name in CASES}
     for name, data in CASES.items():
         peer = peers[name]
@@ -167,16 +167,16 @@ MEANT = {
         "they are also sent before a connection is open",
     ),
 }  # fmt: skip
-"""Cases that have other answers, and what docs/COMPATIBILITY.md says of them."""
+"""Cases with intended differences, and the words of docs/COMPATIBILITY.md on them."""
 
 
 def codes(lines: list[str]) -> list[str]:
-    """The same without the words of a close: those of frames are our own."""
+    """The replies without the words of a close: those about frames are our own."""
     return [line.partition(", ")[0] if ".close (" in line else line for line in lines]
 
 
 def differences(ours: Address, theirs: Address) -> list[Difference]:
-    """The cases that have other codes although none is meant, and those that have none any more."""
+    """The cases whose codes differ without intention, and intended differences that are gone."""
     one, other = answers(ours), answers(theirs)
     return [
         Difference(Step(0, 0, f"wire: {name}"), one[name], other[name])

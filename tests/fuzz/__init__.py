@@ -1,1 +1,1 @@
-"""Decoders against what nobody should send: `python -m tests.fuzz.frames --help`."""
+"""Decoders against input that no peer should send: `python -m tests.fuzz.frames --help`."""

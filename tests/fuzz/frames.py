@@ -1,12 +1,12 @@
 """Millions of broken frames against the ring's decoder and against live nodes in every phase.
 
     python -m tests.fuzz.frames --count 10000000 --seed 1
-    python -m tests.fuzz.frames --seed 1 --batch 4711       # one batch again, as it was
+    python -m tests.fuzz.frames --seed 1 --batch 4711       # repeat one batch
 
-Each frame has a good envelope of a member that the victim knows: this is what an insider could
-send, or what a bug of ours would.  The decoder may raise `FrameError` and nothing else; the node
-may raise nothing at all and must keep its invariants.  A batch that takes longer than its limit
-is a hang.  Whatever a batch does depends on seed and number alone.
+Each frame has a good envelope of a member that the victim knows, as an insider could send it, or a
+bug of ours.  The decoder may raise `FrameError` and nothing else; the node may raise nothing at all
+and must keep its invariants.  A batch that takes longer than its limit is a hang.  A batch depends
+on seed and number alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vsync.totem.node import Node
 
 BATCH_FRAMES = 64
 LONG_BATCH_FRAMES = 4_096
-"""One batch in 64 is long: what piles up in a node must stay bounded."""
+"""One batch in 64 is long: a node's memory must stay bounded."""
 BATCH_SECONDS_MAX = 60
 """For a machine under any load; a batch takes some milliseconds."""
 GROWTH_MIB_MAX = 64
@@ -42,7 +42,7 @@ class Failure(Exception):
 
 
 class Fuzz:
-    """One campaign: counts what the decoder and the nodes made of the frames."""
+    """One campaign: counts the results of the decoder and the nodes."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -52,9 +52,9 @@ class Fuzz:
         self.drops: Counter[str] = Counter()
 
     def batch(self, number: int) -> None:
-        """Maltreat one victim.  Raises Failure."""
+        """Attack one victim.  Raises Failure."""
         rng = random.Random(f"{self.seed}:{number}")
-        # Each has long batches in turn, too.
+        # Each victim has long batches in turn, too.
         victim = self.victims[(number + number // 64) % len(self.victims)]
         size = LONG_BATCH_FRAMES if number % 64 == 63 else BATCH_FRAMES
         frame = b""
@@ -96,7 +96,7 @@ class Fuzz:
 
 
 def resident_mib() -> float:
-    """Memory of this process now."""
+    """The present memory of this process."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize() / (1 << 20)
 
@@ -108,9 +108,9 @@ def hang(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def campaign(count: int, seed: int) -> Fuzz:
-    """Run `count` frames; prints its progress.  Raises Failure."""
+    """Run `count` frames and print the progress.  Raises Failure."""
     fuzz = Fuzz(seed)
-    # Of processor time: who is stopped for a while does not hang.
+    # Of processor time: a process that is stopped for a while does not hang.
     signal.signal(signal.SIGVTALRM, hang)
     began = reported = time.monotonic()
     number, before = 0, 0.0

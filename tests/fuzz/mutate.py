@@ -1,4 +1,4 @@
-"""How valid bytes become bad ones: blindly, and with an eye for lengths, counts and shapes."""
+"""Makes bad bytes from valid ones: blindly, or aimed at lengths, counts and shapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BODY_BYTES_MAX = 70_000
 
 
 def _pool(rng: random.Random) -> list[int]:
-    """Numbers from where the mistakes are: around the powers of two, most of them small."""
+    """Numbers where mistakes are likely: around the powers of two, most of them small."""
     bases = [rng.choice(NUMBERS if rng.random() < 0.6 else WIDE) for _ in range(4_096)]
     return [min(max(0, base + rng.randrange(-2, 3)), U64) for base in bases]
 
@@ -32,12 +32,12 @@ _POOL = _pool(random.Random(0))
 
 
 def number(rng: random.Random) -> int:
-    """A number that somebody may have got wrong."""
+    """A number that an implementation may get wrong."""
     return _POOL[int(rng.random() * len(_POOL))]
 
 
 def numbers(rng: random.Random, count: int) -> tuple[int, ...]:
-    """Many of them."""
+    """Many such numbers."""
     start = int(rng.random() * (len(_POOL) - count))
     return tuple(_POOL[start : start + count])
 
@@ -73,7 +73,7 @@ def mutate(rng: random.Random, data: bytes, other: bytes) -> bytes:
 
 
 def mutate_packed(rng: random.Random, packed: bytes) -> bytes:
-    """The same tree of msgpack with one leaf or branch changed; noise when it is no tree."""
+    """The same tree of msgpack with one leaf or branch changed; noise if it is no tree."""
     try:
         tree = msgpack.unpackb(packed)
     except (ValueError, TypeError, msgpack.UnpackException):
@@ -135,7 +135,7 @@ def mutate_token(rng: random.Random, token: Token) -> Token:
                 fields["everywhere"] = rng.choice((token.seq, token.aru, number(rng)))
             case 9:
                 fields["wanted"] = numbers(rng, rng.choice((1, 5, 64, 1024)))
-            case _:  # all that there is, again
+            case _:  # everything, again
                 fields["wanted"] = tuple(range(1, rng.choice((2, 30, 1025))))
     limits = {"seq": 64, "hop": 64, "aru": 64, "aru_by": 16, "sent": 32, "backlog": 64}
     limits["everywhere"] = 64
@@ -151,12 +151,12 @@ class Forger:
         self._codecs, self._corpus = victim.codecs, corpus
 
     def frame(self, rng: random.Random, node: Node) -> bytes:
-        """One more; half of them aimed at what `node` waits for now."""
+        """One more frame; half of them are aimed at what `node` waits for now."""
         codec = rng.choice(self._codecs)
         if rng.random() < 0.5:
             kind, body = aimed(rng, node)
             if body and rng.random() < 0.3:
-                # The ring block stays, or nothing behind it is ever looked at.
+                # The ring block stays, or nothing behind it would ever be looked at.
                 start = min(len(body), 17 + body[16])
                 body = body[:start] + mutate(rng, body[start:], body)
             return codec.frame(kind, body)

@@ -1,11 +1,12 @@
-"""The other parsers that face peers, clients or a disk: broken input gives their own error only.
+"""The other parsers of input from peers, clients or a disk: broken input raises their own error
+only.
 
     python -m tests.fuzz.parsers --count 100000 --seed 1
-    python -m tests.fuzz.parsers --target amqp --case 4711      # one case again, as it was
+    python -m tests.fuzz.parsers --target amqp --case 4711      # repeat one case
 
 Beacons, hellos, greetings, transfer datagrams, AMQP connections, blobs of commands, member logs,
-what is told in them, and management lines.  Each case takes a valid input, breaks it, and hands it
-in; what a parser may say is written beside it.  Whatever a case does depends on seed, target and
+the moves in them, and management lines.  Each case takes a valid input, breaks it, and passes it
+in; the permitted results of a parser are written beside it.  A case depends on seed, target and
 number alone.
 """
 
@@ -67,7 +68,8 @@ A = Member("127.0.0.1:7001", 7, "127.0.0.1:7001")
 
 
 class Target(NamedTuple):
-    """A parser: valid inputs, how to break one, and what to do with it (returns what came out)."""
+    """A parser: valid inputs, how to break one, and a function that parses it and returns the
+    result."""
 
     corpus: list[bytes]
     damage: Callable[[random.Random, bytes, bytes], bytes]
@@ -80,7 +82,7 @@ def packed(rng: random.Random, data: bytes, other: bytes) -> bytes:
 
 
 def resealed_end(rng: random.Random, data: bytes, other: bytes) -> bytes:
-    """Broken before its checksum, which is right again."""
+    """Break the data before the checksum, and correct the checksum."""
     body = mutate(rng, data[:-4], other)
     return body + pack("<I", crc32(body))
 
@@ -109,7 +111,7 @@ def hello(_: random.Random, data: bytes) -> str:
 
 
 def card(_: random.Random, data: bytes) -> str:
-    """Judged by one that has run, and by one that has not."""
+    """Judge it at a member that has run, and at one that has not."""
     theirs = read_card(data)
     if theirs is None:
         return "none"
@@ -192,7 +194,7 @@ def log(_: random.Random, data: bytes) -> str:
 
 
 def told(_: random.Random, data: bytes) -> str:
-    """What a batch did, behind the checksum."""
+    """The moves of a batch, behind the checksum."""
     try:
         found = codec.decode(data)[1]
     except codec.RecordMalformed as problem:
@@ -237,7 +239,7 @@ def segment() -> bytes:
 
 
 def batches() -> list[bytes]:
-    """Batches of a log with few moves, which stand as they are, and with many."""
+    """Batches of a log with few moves, stored as they are, and with many."""
     rows = MOVE.pack(BY_CLIENT, 2, 1, 7, 9, 5) + MOVE.pack(PASSED | FLAG, 2, 1, 0, 9, 6)
     rows += MOVE.pack(ACKED, 2, 1, 0, 9, 1)
     hashed = bytes(16)
@@ -283,11 +285,11 @@ def targets() -> dict[str, Target]:
 
 
 class Failure(Exception):
-    """What should never happen did."""
+    """Something that must never happen did."""
 
 
 def case(name: str, target: Target, seed: int, number: int) -> str:
-    """One broken input.  Raises Failure."""
+    """Run one broken input.  Raises Failure."""
     rng = random.Random(f"{seed}:{name}:{number}")
     data = target.damage(rng, rng.choice(target.corpus), rng.choice(target.corpus))
     try:
@@ -304,7 +306,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=20_000, help="cases for each (default 20000)")
+    parser.add_argument(
+        "--count", type=int, default=20_000, help="cases for each parser (default 20000)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", choices=sorted(known), help="only this parser")
     parser.add_argument("--case", type=int, help="only this case, with a traceback if it fails")

@@ -1,4 +1,4 @@
-"""A live node in each phase, with the frames that a ring of three really sent as the corpus."""
+"""A live node in each phase, and as the corpus the frames that a real ring of three sent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Victim(NamedTuple):
 
 
 class Recorder(Net):
-    """A ring that remembers what was sent, and node b the first time it is in each phase."""
+    """A ring that records its frames, and node b the first time it is in each phase."""
 
     def __init__(self) -> None:
         self.frames_sent: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Connections for the tests of one connection, and what all of their faults have in common."""
+"""Connections for the tests of one connection, and the check that all their faults share."""
 
 from broker.amqp import errors
 from broker.amqp.connection import ServerConnection
@@ -31,7 +31,7 @@ def opened(
 def expect_close(
     connection: ServerConnection, events: list[Event], code: int, *words: str
 ) -> ServerMethod:
-    """The fault is an event, and the last thing said is a close with this code and these words."""
+    """The fault is an event, and the last method sent is a close with this code and these words."""
     fault = events[-1]
     assert isinstance(fault, Faulted)
     assert fault.code == code

@@ -1,4 +1,4 @@
-"""The other end of a connection in tests: encodes methods, and decodes what a server sends."""
+"""The other end of a connection in tests: encodes methods, and decodes the server's."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ PERSISTENT = codec.encode_properties({"delivery_mode": 2})
 
 
 class ServerMethod(NamedTuple):
-    """One method of the server, with the content that came with it."""
+    """One method of the server, with its content."""
 
     channel: int
     method: str
@@ -69,7 +69,7 @@ def opening(
     frame_max: int = 131_072,
     properties: Table | None = None,
 ) -> bytes:
-    """All that a client sends until it is open, without waiting for the server."""
+    """Everything that a client sends until it is open, without waiting for the server."""
     return (
         codec.PROTOCOL_HEADER
         + start_ok(user, properties=properties)
@@ -104,5 +104,5 @@ def methods_in(data: bytes | bytearray) -> list[ServerMethod]:
 
 
 def short(received: list[ServerMethod]) -> list[tuple[object, ...]]:
-    """Only what most tests look at: channel, method and arguments in one tuple."""
+    """The parts that most tests look at: channel, method and arguments in one tuple."""
     return [(one.channel, one.method, *one.args) for one in received]

@@ -1,4 +1,4 @@
-"""A server of users in the same process: what a member asks it, answered when a test says so."""
+"""A server of users in the same process: it gets a member's questions; a test lets it answer."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class AuthWire:
     # -- for tests -------------------------------------------------------------------------------
 
     def questions(self) -> list[dict[str, str]]:
-        """What waits for an answer: its fields, and what it is about."""
+        """The waiting questions: their fields, and their subjects."""
         return [{"about": one.about, **dict(one.fields)} for one in self.sent.values()]
 
     def answer(self, text: str | Callable[[dict[str, str]], str], status: int = 200) -> int:
-        """Answer what waits, and what is asked because of that; return how many that were."""
+        """Answer the waiting questions, and those that follow; return the number of answers."""
         count = 0
         while self.sent:
             self.answer_first(text if isinstance(text, str) else text(self.questions()[0]), status)
@@ -54,13 +54,13 @@ class AuthWire:
         return count
 
     def answer_first(self, text: str, status: int = 200) -> None:
-        """Answer what waits for longest."""
+        """Answer the question that has waited longest."""
         number = next(iter(self.sent))
         del self.sent[number]
         self.server.answered(number, status, text.encode())
 
     def go_on(self, seconds: float = LIMIT_S) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.now += seconds
         if self.wakes_at is not None and self.wakes_at <= self.now:
             self.wakes_at = None
@@ -68,7 +68,7 @@ class AuthWire:
 
 
 class Told:
-    """Takes answers."""
+    """Receives answers."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []

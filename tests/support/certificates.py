@@ -1,4 +1,4 @@
-"""Certificates for tests, made by trustme: an authority, a server's and clients' files."""
+"""Certificates for tests, made with trustme: an authority, a server's and clients' files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Files(NamedTuple):
 
 
 class Authority:
-    """One authority and where it writes."""
+    """One authority and its directory."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Authority:
         common_name: str | None = None,
         not_after: datetime.datetime | None = None,
     ) -> Files:
-        """A certificate and its key, in two files that are called after `name`."""
+        """A certificate and its key, in two files named after `name`."""
         leaf = self._ca.issue_cert(*identities, common_name=common_name, not_after=not_after)
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         certificate.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What tests of the machine's time have in common."""
+"""Helpers of the tests of the machine's time."""
 
 from broker.machine.state import CREATED_US
 from tests.support.three_machines import Client, Rig
@@ -6,7 +6,7 @@ from tests.support.three_machines import Client, Rig
 SECOND = 1_000_000
 EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
 WILD_US = 10**14
-"""What no clock may claim."""
+"""A time that no clock may claim."""
 
 
 def created_us(rig: Rig, queue: str) -> int:
@@ -24,14 +24,14 @@ def expiring(rig: Rig, queue: str = "q", member: str = "a") -> Client:
 
 
 def long_lived(rig: Rig) -> None:
-    """A message with an hour to live, so that time is wanted."""
+    """A message with an hour to live, so that ticks are needed."""
     client = rig.client()
     client.queue("long", {"x-message-ttl": 3_600_000})
     client.publish("long", b"m")
 
 
 def all_sent_something(rig: Rig) -> None:
-    """Every member has sent a blob: its clock is waited for."""
+    """Every member has sent a blob, so its clock is waited for."""
     for name, record in rig.machine.sessions.items():
         for machine in rig.machines.values():
             assert machine.accept_blob(name, record.session, 1)

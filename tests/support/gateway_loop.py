@@ -1,7 +1,7 @@
 """One member in one process, without ring, store and sockets: gateway, machine, outbox.
 
-What the loop of a member does, in the fewest lines: commands travel as a real blob, and
-what is durable moves only when a test says so.
+The work of a member's loop in the fewest lines: commands travel as a real blob, and the durable
+mark moves only when a test says so.
 """
 
 from typing import ClassVar
@@ -33,7 +33,7 @@ PERMISSIONS = ("configure", "write", "read")
 
 
 class Loop:
-    """Durable at once, unless `durable` is set to False."""
+    """Everything is durable at once, unless `durable` is set to False."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Loop:
         }
 
     def define(self, what: str, vhost: str, name: str, body: Table | None) -> None:
-        """What an operator at this member defines."""
+        """Define something as an operator at this member."""
         self.apply(self.gateway.session, Define(DEFINE, 0, "op", what, vhost, name, body))
         assert self.applied[-1][1] == OK, self.applied[-1]
 
@@ -89,7 +89,7 @@ class Loop:
         return f"{prefix}{self.names}"
 
     def activate(self, *, fresh: bool) -> None:
-        """A primary view in which the member's session goes on, or another one begins."""
+        """Activate a primary view in which the member's session continues, or a new one begins."""
         self.epoch += 1
         members = (ActiveMember("a", 1, fresh),)
         self.apply(0, Activate(ACTIVATE, self.epoch, members, False, ("a",), "id", MACHINE_VERSION))
@@ -106,7 +106,7 @@ class Loop:
         return outcome
 
     def turn(self) -> None:
-        """Until nothing is under way any more."""
+        """Run until nothing is under way."""
         while True:
             self.gateway.follow_definitions()
             self.write()
@@ -129,19 +129,19 @@ class Loop:
             Peer.of[client].receive()
 
     def settle(self) -> None:
-        """Everything is durable now."""
+        """Make everything durable now."""
         self.outbox.release(self.position)
         self.turn()
 
     def connect(self, **options: str | int | Table | None) -> "Peer":
-        """A client that has sent all that opens its connection; the replies are there to take."""
+        """A client that has sent everything that opens its connection; the replies wait for it."""
         peer = Peer(self)
         peer.received = peer.send(opening(**options))  # type: ignore[arg-type]
         return peer
 
 
 class Peer:
-    """A client that reads all it is sent."""
+    """A client that reads everything it is sent."""
 
     of: ClassVar[dict[Client, "Peer"]] = {}
 
@@ -169,7 +169,7 @@ class Peer:
         return self.take()
 
     def take(self) -> list[ServerMethod]:
-        """What it received since the last call."""
+        """Return what it received since the last call."""
         received, self.received = self.received, []
         return received
 
@@ -177,7 +177,7 @@ class Peer:
         return [(one.method, *one.args) for one in self.send(method(channel, name, *args))]
 
     def send_method(self, name: str, *args: Value) -> list[ServerMethod]:
-        """Of channel 1; what it gets, contents included."""
+        """Send a method on channel 1; return the replies, contents included."""
         return self.send(method(1, name, *args))
 
     def open(self, *channels: int) -> "Peer":

@@ -1,4 +1,4 @@
-"""One member's replica and the log that it writes, for tests of what is in such a log."""
+"""One member's replica and the log that it writes, for tests of a log's contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RING = RingId(1, "a", 1)
 
 
 def read_until_fault(data: bytes) -> tuple[list[Entry], LogError | None]:
-    """Return the records of a segment up to the first fault, and that."""
+    """Return the records of a segment up to the first fault, and the fault."""
     entries: list[Entry] = []
     try:
         entries.extend(read_segment(data, "x"))  # which keeps what came before an exception
@@ -78,7 +78,7 @@ class Scene:
         ))  # fmt: skip
 
     def traffic(self) -> None:
-        """Publish, take, give back, take again, acknowledge."""
+        """Publish, get, return, get again, acknowledge."""
         self.declare("one", "two")
         self.publish("one", "two", "nowhere", "one")
         self.run(

@@ -1,4 +1,4 @@
-"""Follows the moves on a machine's tape and knows from them alone where every message is."""
+"""Follows the moves on a machine's tape and derives from them alone where every message is."""
 
 from broker.machine.digest import MASK, ready_element
 from broker.machine.machine import Machine
@@ -7,15 +7,17 @@ from broker.machine.state import CONTENT_HASH, NUMBER, all_queues
 
 
 class Ledger:
-    """What moves that began with an empty machine lead to; it asserts that each makes sense."""
+    """The result of moves that began with an empty machine; asserts that each is consistent."""
 
     def __init__(self) -> None:
-        # By queue and place: content, persistent, redelivered; and who holds it.
+        # By queue and place: content, persistent, redelivered; and its holder.
         self.ready: dict[int, dict[int, tuple[int, bool, bool]]] = {}
         self.held: dict[tuple[int, int], tuple[int, tuple[int, bool, bool]]] = {}
         self.bodies: dict[int, int] = {}  # by message number
         self.entered: dict[tuple[int, int], bool] = {}  # all that ever did, by queue and place
-        self.replaced_by: tuple[int, ...] = ()  # the queue and number of what is to enter next
+        self.replaced_by: tuple[
+            int, ...
+        ] = ()  # the queue and number of the message that must enter next
         self.kept: dict[int, tuple[int, bool, bool]] = {}  # between PURGED and RECOVERED
         self.readers: dict[tuple[int, int], int] = {}  # what each reads next, at least
         self.filtered: set[int] = set()  # readers that are not sent everything
@@ -71,7 +73,8 @@ class Ledger:
                 self.ready[queue][seq] = (content, persistent, True)
 
     def _read(self, op: Op, flag: bool, queue: int, seq: int, of: int, detail: int) -> None:
-        """G29: each reader gets all that is kept, or waits, from where it began on, in order."""
+        """G29: each reader gets all messages that are kept, or wait, from its start on, in
+        order."""
         if op is Op.READER:
             assert (queue, detail) not in self.readers
             self.readers[queue, detail] = seq

@@ -32,7 +32,7 @@ def local_channels(record: ConnectionRecord) -> dict[int, LocalChannel]:
 
 
 class Observed:
-    """What member `name` says of the rig's cluster; `sent` are its datagrams."""
+    """The report of member `name` on the rig's cluster; `sent` are its datagrams."""
 
     def __init__(self, name: str = "a", rig: Rig | None = None) -> None:
         self.rig = rig or Rig()

@@ -1,7 +1,7 @@
 """The part of PromQL that our dashboard and alerts use, evaluated over two scrapes.
 
-A selector that finds no series is an error (`NoSeries`): an alert on a name that nobody reports is
-silent for ever, and looks like health.
+A selector that finds no series is an error (`NoSeries`): an alert on a name that no member reports
+stays silent for ever, and looks like health.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AGGREGATES: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min
 
 
 class NoSeries(Exception):
-    """A selector names what is in no scrape."""
+    """A selector that matches nothing in any scrape."""
 
 
 class Query:
@@ -194,7 +194,7 @@ def _aggregated(vector: Vector, by: list[str], aggregate: Callable[[list[float]]
 
 
 def _quantiles(share: float, buckets: Vector) -> Vector:
-    """The upper bound of the bucket in which it lies, which is enough to see that it works."""
+    """The upper bound of the bucket of the quantile, which suffices to see that it works."""
     groups: dict[Labels, list[tuple[float, float]]] = {}
     for labels, value in buckets.items():
         bound = float(dict(labels)["le"])

@@ -1,4 +1,4 @@
-"""Faults of memory: another message in the place of one that waits."""
+"""Faults of memory: a waiting message is replaced by another one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from broker.waiting.backlog import Backlog
 
 
 def replace_message(ready: Backlog[Message], at: int, message: Message) -> None:
-    """Put a message in the place `at` of those that wait; all others stay."""
+    """Put a message in the place `at` of the waiting ones; all others stay."""
     messages = list(ready)
     messages[at] = message
     while ready:

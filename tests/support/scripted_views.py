@@ -34,7 +34,7 @@ from vsync.types import Guarantee, Member, RingId
 
 
 class RigShell:
-    """Does at once what the core orders, and remembers what it was told."""
+    """Does at once what the core orders, and records what it was told."""
 
     def __init__(self, bus: Bus, me: Member) -> None:
         self.bus, self.me = bus, me
@@ -160,14 +160,14 @@ class Bus:
         self, name: str, *, incarnation: int = 1, size: int = 3, keep: bool = False,
         requested: tuple[str, ...] = (), held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
-        """Start a member; with `keep` from the disk of its former life."""
+        """Start a member; with `keep` from the disk of its former incarnation."""
         me = Member(name, incarnation, f"{name}:1")
         old = self.shells.get(name)
         shell = RigShell(self, me)
         replica = Replica(name, Machine(name), History())
         if keep and old is not None:
             shell.disk = old.disk
-            # Items up to the disk's position are what a replay of the store would give.
+            # A replay of the store would give the items up to the disk's position.
             former = self.cores[name].replica
             assert former.history.position == old.disk_history.position, "replay not modelled"
             chunks = list(former.machine.snapshot())
@@ -184,7 +184,7 @@ class Bus:
         return tuple(self.cores[n].me for n in names.split())
 
     def transitional(self, names: str) -> None:
-        """End the present view for these members, who go on together."""
+        """End the present view for these members, who move on together."""
         for name in names.split():
             self.give(name, Transitional(self.ring, self.members(names)))
 
@@ -198,7 +198,7 @@ class Bus:
             self.give(name, View(self.ring, self.members(names), (), ()))
 
     def change(self, names: str) -> None:
-        """A view change in which all named members move together, and what it sets off."""
+        """Change the view: all named members move together, and what follows is delivered."""
         self.transitional(names)
         self.view(names)
         self.run(names)
@@ -242,7 +242,7 @@ class Bus:
             self.marks(names)
 
     def marks(self, names: str) -> None:
-        """All disks catch up, and the token tells so."""
+        """Let all disks catch up, and the token report that."""
         for name in names.split():
             self.shells[name].flush_disk()
         shells = {n: self.shells[n] for n in names.split()}
@@ -252,7 +252,7 @@ class Bus:
 
 
 def hello() -> list[Command]:
-    """A connection, a channel and a queue q."""
+    """Open a connection and a channel, and declare a queue q."""
     return [
         ConnectionOpen(CONNECTION_OPEN, 1, "/", "guest", "p:1"),
         ChannelOpen(CHANNEL_OPEN, 1, 1),
@@ -261,7 +261,7 @@ def hello() -> list[Command]:
 
 
 def publish(number: int) -> Command:
-    """A persistent message to q."""
+    """Publish a persistent message to q."""
     return Publish(PUBLISH, 1, 1, number, "", "q", 4, b"", b"m%d" % number)
 
 

@@ -36,13 +36,13 @@ from tests.support.move_ledger import Ledger
 MEMBERS = ("a", "b", "c")
 EMPTY = b"\x00\x00"  # property flags without any property
 STEP_US = 300_000
-"""Of all clocks, from one tick to the next."""
+"""How far all clocks advance from one tick to the next."""
 PAGERS: dict[str, Callable[[], Pager | None]] = {
     "a": lambda: None,
     "b": pager,
     "c": lambda: pager(limit_bytes=2_000),
 }
-"""One has all that waits in memory, one as little as it can, one some of it."""
+"""One keeps all waiting messages in memory, one as few as it can, one some of them."""
 
 
 class Rig:
@@ -79,8 +79,8 @@ class Rig:
         return self.effects
 
     def apply(self, session: int, command: Command) -> int:
-        """Apply a command at all members, which must agree; one of them, in turn, is looked through
-        as a whole, as that takes most of a test's time."""
+        """Apply a command at all members, which must agree; one of them in turn is checked as a
+        whole, as that takes most of a test's time."""
         self.position += 1
         self.effects = []
         self.log.append((self.position, session, self.time_us, command))
@@ -105,7 +105,7 @@ class Rig:
         return self.machine.vhosts["/"].queues[name]
 
     def restore(self) -> None:
-        """The other two go on from a snapshot of the first one."""
+        """Let the other two continue from a snapshot of the first one."""
         whole = list(self.machine.snapshot())
         for name in MEMBERS[1:]:
             self.machines[name] = Machine.restore(name, whole)
@@ -115,13 +115,13 @@ class Rig:
     def tick(
         self, name: str, reached_us: int, applied: int | None = None, ahead_us: int = 0
     ) -> int:
-        """Apply the tick of one member that had applied so much: all, if nothing is said."""
+        """Apply the tick of one member that had applied this much: everything by default."""
         applied = self.position if applied is None else applied
         tick = c.Tick(c.TICK, reached_us, ahead_us, applied)
         return self.apply(self.machine.sessions[name].session, tick)
 
     def pass_time(self, time_us: int) -> None:
-        """Let all clocks go on by so much, as long as something can expire."""
+        """Advance all clocks by this much, as long as something can expire."""
         end_us = self.machine.now_us + time_us
         while self.machine.wants_tick and self.machine.now_us < end_us:
             reached_us = min(end_us, self.machine.now_us + STEP_US)
@@ -141,7 +141,7 @@ class Rig:
     def define(
         self, what: str, vhost: str, name: str, body: Table | None, member: str = "a"
     ) -> tuple[int, str]:
-        """Code and text, as the member gets them at which it is asked for."""
+        """Return code and text, as the asked member gets them."""
         session = self.machine.sessions[member].session
         self.apply(session, c.Define(c.DEFINE, 7, "guest", what, vhost, name, body))
         (told,) = [one for one in self.effects if isinstance(one, Defined)]
@@ -160,7 +160,7 @@ class Rig:
 
 
 class Client:
-    """One channel of a connection. Methods return the outcome; effects are in the rig."""
+    """One channel of a connection.  Methods return the outcome; effects are in the rig."""
 
     def __init__(self, rig: Rig, session: int, conn: int, chan: int) -> None:
         self.rig = rig
@@ -350,7 +350,7 @@ class Client:
             )
         )
 
-    # What the latest command sends to this channel.
+    # The latest command's output to this channel.
 
     def replies(self) -> list[tuple[str, tuple[c.Value, ...], bool]]:
         return [

@@ -1,7 +1,7 @@
 """A toy cluster for client tests: real AMQP on loopback, one dictionary of queues behind it.
 
 Several listeners share the queues, as members of a cluster do, and any of them can be killed with
-its connections.  It stands in for brokers only where clients are tested: it knows one channel a
+its connections.  It stands in for brokers only where clients are tested: it knows one channel per
 connection, the default exchange, and no durability.
 """
 
@@ -86,7 +86,7 @@ class Link(asyncio.Protocol):
         self.cluster.dispatch()
 
     def give_back(self) -> None:
-        """Return what was not acked to its place, flagged."""
+        """Return unacknowledged messages to their places, flagged."""
         if self.queue:
             waiting = self.cluster.queues[self.queue]
             for message in reversed(self.unacked.values()):
@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
         self.queue = ""
 
     def flush(self) -> None:
-        """Send what the connection collected."""
+        """Send the collected output of the connection."""
         out = self.amqp.take_output()
         if out and self.transport is not None:
             self.transport.write(bytes(out))
@@ -182,7 +182,7 @@ class Link(asyncio.Protocol):
 
 
 class ToyCluster:
-    """`size` members; use as a context manager.  Fields set the faults before clients come."""
+    """`size` members; use as a context manager.  Fields set the faults before clients connect."""
 
     def __init__(self, size: int = 1) -> None:
         self.queues: dict[str, deque[Stored]] = {}
@@ -195,7 +195,7 @@ class ToyCluster:
         self.silent: set[int] = set()
         """Members that confirm nothing, as those of a minority."""
         self.alarm = ""
-        """Told to each client that opens its connection: why it is blocked."""
+        """The reason of a block, told to each client that opens its connection."""
         self.identity = ServerIdentity(cluster="toys", cluster_id="c0ffee")
         self.addresses: list[str] = []
         self._size = size
@@ -233,14 +233,14 @@ class ToyCluster:
         asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
 
     def unblock(self) -> None:
-        """The alarm is over, and every client hears of it."""
+        """End the alarm, and tell every client."""
         self.alarm = ""
         for link in self.links:
             codec.append_method(link.amqp.out, 0, "connection.unblocked")
             link.flush()
 
     def kill(self, place: int) -> None:
-        """A member dies: its listener and its connections are gone at once."""
+        """Kill a member: its listener and its connections are gone at once."""
         server = self._servers.pop(place, None)
         if server is not None:
             server.close()

@@ -1,10 +1,10 @@
-"""Works of `tests.bench.load` against our brokers and RabbitMQ's, in turns on one machine.
+"""Workloads of `tests.bench.load` against our brokers and RabbitMQ's, in turns on one machine.
 
-Three brokers of each system run all the time on loopback.  Each round does every work on every
-system, one after the other and in another order each round, so that what else the machine does
-meets all alike.  The figures are medians of the rounds; only ratios say something about another
-machine.  A tree of another commit is a system too (`--tree`): so a change is measured; and so are
-these brokers run by another interpreter (`--python`).
+Three brokers of each system run all the time on loopback.  Each round runs every workload on every
+system, one after the other and in another order each round, so that other load on the machine
+affects all alike.  The figures are medians of the rounds; only ratios carry over to another
+machine.  A tree of another commit is a system too (`--tree`), to measure a change; and so are these
+brokers run by another interpreter (`--python`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Row = dict[str, object]
 
 @record
 class System:
-    """A cluster that runs, and the kind of queue that is measured there."""
+    """A running cluster, and the kind of queue that is measured there."""
 
     name: str
     addresses: tuple[Address, ...]
@@ -88,7 +88,7 @@ def started(
     pythons: Sequence[str],
     rabbitmq: str,
 ) -> list[System]:
-    """Start all that is asked for."""
+    """Start all requested systems."""
     systems: list[System] = []
     theirs = [name for name in names if name != "ours"]
     sbin = scripts(rabbitmq) if theirs else None
@@ -120,7 +120,7 @@ def disk_flushes(folder: Path) -> float:
 
 
 def measured(system: System, work: Work, seconds: float, folder: Path) -> Row:
-    """One run of one work on one system."""
+    """One run of one workload on one system."""
 
     def used() -> dict[str, float]:
         return {"broker_cpu_s": cpu_seconds(system.pids()), "flushes": disk_flushes(folder)}
@@ -148,7 +148,7 @@ def figures(row: Row) -> list[float | None]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Medians of each work and system, as Markdown, with ratios to the first system."""
+    """Medians of each workload and system, as Markdown, with ratios to the first system."""
     names = [name for name, _ in COLUMNS]
     lines = ["| work | system | " + " | ".join(names) + " | times the first |"]
     lines.append("| --- " * (len(COLUMNS) + 3) + "|")
@@ -174,17 +174,29 @@ def table(rows: Sequence[Row]) -> str:
 
 
 @click.command(name="compare", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--work", multiple=True, type=click.Choice([*WORKS]), help="One or several works.")
+@click.option(
+    "--work", multiple=True, type=click.Choice([*WORKS]), help="One or several workloads."
+)
 @click.option("--size", multiple=True, type=click.IntRange(20, 4_194_304), help="Body bytes.")
-@click.option("--window", multiple=True, type=click.IntRange(1), help="Unconfirmed a producer.")
-@click.option("--rate", multiple=True, type=click.IntRange(0), help="Messages/s; 0 = all that go.")
-@click.option("--persistent/--transient", default=None, help="Instead of what the work says.")
+@click.option(
+    "--window", multiple=True, type=click.IntRange(1), help="Unconfirmed messages per producer."
+)
+@click.option(
+    "--rate", multiple=True, type=click.IntRange(0), help="Messages/s; 0 = as many as possible."
+)
+@click.option(
+    "--persistent/--transient", default=None, help="Overrides the workload's own setting."
+)
 @click.option("--system", multiple=True, type=click.Choice(SYSTEMS), default=("ours", "quorum"))
-@click.option("--tree", multiple=True, metavar="DIR", help="Also the brokers of these sources.")
-@click.option("--python", multiple=True, metavar="EXE", help="Also brokers run by it.")
+@click.option(
+    "--tree", multiple=True, metavar="DIR", help="Also measure the brokers of these sources."
+)
+@click.option(
+    "--python", multiple=True, metavar="EXE", help="Also measure brokers run by this interpreter."
+)
 @click.option("--rabbitmq", default="", metavar="DIR", help="RabbitMQ's own scripts.")
 @click.option("--rounds", default=3, type=click.IntRange(1))
-@click.option("--seconds", default=5.0, type=click.FloatRange(0.1), help="Of each run.")
+@click.option("--seconds", default=5.0, type=click.FloatRange(0.1), help="Seconds of each run.")
 @click.option("--raw", metavar="FILE", help="Append every run as a line of JSON.")
 def main(
     work: Sequence[str],
@@ -200,7 +212,7 @@ def main(
     seconds: float,
     raw: str | None,
 ) -> None:
-    """Measure works on systems in turns, and print medians and ratios."""
+    """Run workloads on systems in turns, and print medians and ratios."""
     works = chosen(work, size, window, rate, persistent)
     rows: list[Row] = []
     with (

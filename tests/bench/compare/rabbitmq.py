@@ -1,7 +1,7 @@
-"""Nodes of RabbitMQ on loopback, of the packages that this machine has.
+"""Nodes of RabbitMQ on loopback, from the packages on this machine.
 
-Everything of theirs (data, logs, cookie, ports, the port mapper epmd) is their own and in one
-folder, so that a RabbitMQ that this machine runs as a service is not touched.
+All their files and processes (data, logs, cookie, ports, the port mapper epmd) are separate and in
+one folder, so that a RabbitMQ that runs here as a service is not touched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_S, STOP_S = 120.0, 30.0
 NODES = ("rabbit-1", "rabbit-2", "rabbit-3")
 MANAGEMENT = "rabbitmq_management"
 MIRRORED = "mirrored"
-"""Queues with names that begin so are on all nodes; a queue of the type `quorum` is anyway."""
+"""Queues whose names begin so are on all nodes; a queue of the type `quorum` is in any case."""
 
 
 def scripts(given: str = "") -> Path:
@@ -44,7 +44,7 @@ def scripts(given: str = "") -> Path:
 
 
 class RabbitCluster:
-    """Some nodes; whoever makes them closes them."""
+    """Some nodes; their creator must close them."""
 
     def __init__(
         self, folder: Path, sbin: Path, count: int = len(NODES), plugins: Sequence[str] = ()
@@ -56,7 +56,7 @@ class RabbitCluster:
         mapper, api, *ports = free_ports(2 + 2 * count)
         self.addresses = tuple(Address(HOST, port) for port in ports[:count])
         self.management = Address(HOST, api)
-        """Where the first node has its management API, if it has the plug-in."""
+        """The address of the first node's management API, if it has the plug-in."""
         self._children: list[subprocess.Popen[bytes]] = []
         cookie = folder / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
@@ -72,7 +72,7 @@ class RabbitCluster:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
-            "RUNNING_UNDER_SYSTEMD": "1",  # the process that is started is the node
+            "RUNNING_UNDER_SYSTEMD": "1",  # the started process is then the node
         }
         try:
             self._run(["epmd", "-port", str(mapper), "-address", HOST], {})
@@ -89,7 +89,7 @@ class RabbitCluster:
         return [child.pid for child in self._children[1:]]
 
     def close(self) -> None:
-        """End whatever still runs."""
+        """End all remaining processes."""
         for child in reversed(self._children):
             child.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_S
@@ -137,7 +137,7 @@ class RabbitCluster:
         self._children.append(child)
 
     def _wait(self) -> None:
-        """Until all serve together, with the policy of mirrored queues."""
+        """Wait until all serve together, with the policy of mirrored queues."""
         deadline = time.monotonic() + START_S
         mirror = '{"ha-mode":"all","ha-sync-mode":"automatic"}'
         for words in (
@@ -157,7 +157,7 @@ class RabbitCluster:
                 time.sleep(0.5)
 
     def control(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Its `rabbitmqctl`, at the first node."""
+        """Run its `rabbitmqctl` at the first node."""
         return subprocess.run(
             [str(self._sbin / "rabbitmqctl"), "--node", f"{self._nodes[0]}@localhost", *words],
             env=self._environment,

@@ -1,4 +1,4 @@
-"""What is measured: named works, and those of the sizes, windows and rates that one asks for."""
+"""The measured workloads: named ones, and variants with given sizes, windows and rates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Work:
     def load(
         self, addresses: tuple[Address, ...], queue: str, queue_type: str, seconds: float
     ) -> Load:
-        """As the generator takes it."""
+        """The load as the generator takes it."""
         fitting = max(BACKLOG_MESSAGES_MIN, BACKLOG_BYTES // self.size)
         return Load(
             addresses=addresses,
@@ -77,7 +77,7 @@ def chosen(
     rates: Sequence[int],
     persistent: bool | None,
 ) -> list[Work]:
-    """The named works, each with all of the sizes, windows and rates that are given."""
+    """The named workloads, each with all given sizes, windows and rates."""
     works: list[Work] = []
     for name in names or ("full", "pair", "publish", "large", "slow", "steady"):
         work = WORKS[name]

@@ -1,1 +1,1 @@
-"""What it costs to look at a cluster while it runs, and to change much of it at once."""
+"""The cost of observing a running cluster, and of large changes to it."""

@@ -1,17 +1,17 @@
-"""What a member that joins, or comes back, costs the others: pauses, silence, seconds, memory.
+"""The cost of a join, or a return, for the other members: pauses, silence, seconds, memory.
 
     python -m tests.bench.operating.joining               # up to a million, about ten minutes
     python -m tests.bench.operating.joining --messages 10000 --behind 10
 
-Three brokers; two keep so many messages, the third joins them with an empty directory.  Meanwhile a
-publisher at each of the two publishes 200 messages a second.  Then the third is killed, so many
-messages are published without it, and it comes back.
+Three brokers; two hold this many messages, the third joins them with an empty directory.  Meanwhile
+a publisher at each of the two publishes 200 messages a second.  Then the third is killed, this many
+messages are published without it, and it returns.
 
 Prints a line of JSON for each: `start_s` until the process listens, `join_s` from there until all
 are ACTIVE; `silent_ms`, for each publisher the longest time without a confirm, before (`before_ms`)
 and meanwhile; and for each member its `rss_mib` before and after, and at most (`rss_top_mib`),
-`late_ms`, how late the loop came at worst, and the `longest` and `hardest`
-steps (see `tests.bench.support.timed_broker`).  Compare ratios on one machine.
+`late_ms`, the loop's worst delay, and the `longest` and `hardest` steps (see
+`tests.bench.support.timed_broker`).  Compare ratios on one machine.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Timed(BrokerProcess):
         return [sys.executable, "-m", "tests.bench.support.timed_broker", str(self.report_path)]
 
     def steps(self) -> dict[str, list[object]]:
-        """Return what was measured since the last call."""
+        """Return the measurements since the last call."""
         self.report_path.unlink(missing_ok=True)
         self.signal(signal.SIGUSR2)
         deadline = time.monotonic() + WAIT_S
@@ -69,7 +69,7 @@ class Timed(BrokerProcess):
 
 
 class Steady(threading.Thread):
-    """A publisher at a steady rate, which notes the longest time without a confirm."""
+    """A publisher at a steady rate that records the longest time without a confirm."""
 
     def __init__(self, member: BrokerProcess) -> None:
         super().__init__(daemon=True)
@@ -117,7 +117,7 @@ class Steady(threading.Thread):
 
 
 class Memory(threading.Thread):
-    """Looks how large members are at most."""
+    """Samples the members' memory for its peak."""
 
     def __init__(self, members: list[Timed]) -> None:
         super().__init__(daemon=True)
@@ -171,7 +171,7 @@ def measure(cluster: LocalCluster, behind: int | None) -> dict[str, object]:
     start_s = time.monotonic() - began
     cluster.wait_active(timeout_seconds=WAIT_S)
     join_s = time.monotonic() - began - start_s
-    time.sleep(1.0)  # what a join leaves to do
+    time.sleep(1.0)  # the work that a join leaves behind
     silent = [publisher.take_ms() for publisher in steady]
     found = {member.label: member.steps() for member in members}
     memory.end()
@@ -207,7 +207,7 @@ def say(cluster: LocalCluster, held: int, behind: int | None) -> None:
 @click.option("--messages", multiple=True, type=int, default=(10_000, 100_000, 1_000_000))
 @click.option("--behind", multiple=True, type=int, default=(10, 1000, 100_000))
 def bench(messages: tuple[int, ...], behind: tuple[int, ...]) -> None:
-    """Start two brokers, and let a third join and come back."""
+    """Start two brokers, and let a third join and return."""
     with tempfile.TemporaryDirectory(prefix="joining-") as folder, ended_by(signal.SIGTERM):
         try:
             with LocalCluster(Path(folder), 3, "joining", log_level="warning") as cluster:

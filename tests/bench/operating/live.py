@@ -1,13 +1,13 @@
-"""What statistics, and long lists over HTTP, cost a running cluster.
+"""The cost of statistics, and of long lists over HTTP, for a running cluster.
 
     python -m tests.bench.operating.live statistics    # at 10,000 messages a second
     python -m tests.bench.operating.live token         # while 100,000 queues are listed
 
 `statistics`: two stand-alone brokers, one of which counts and samples nothing, take the same load
-in turns; prints the processor time of both for a message, and the medians of the rounds.
-`token`: three brokers, 200 messages a second, and a client that reads all queues from one of them
-again and again; prints how long rotations of the token take at that member with and without it.
-The lines are JSON.  Compare ratios: the machine may be shared.
+in turns; prints the processor time of both per message, and the medians of the rounds.  `token`:
+three brokers, 200 messages a second, and a client that lists all queues of one of them again and
+again; prints the time of token rotations at that member with and without it.  The lines are JSON.
+Compare ratios: the machine may be shared.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster
 WAIT_S = 600.0
 WARMUP_S = 1.0
 DEFINED = 2_000
-"""So many at once, for the time that a request may take."""
+"""The number of queues per request, so that a request ends within its time limit."""
 
 
 class Measured(BrokerProcess):
-    """A broker that notes rotations, with or without statistics."""
+    """A broker that records rotations, with or without statistics."""
 
     keeps_statistics = True
 
@@ -75,7 +75,7 @@ class Uncounted(Measured):
 
 @contextmanager
 def running(size: int, kind: type[Measured], *, management: bool = False) -> Iterator[LocalCluster]:
-    """A cluster of these."""
+    """A cluster of such brokers."""
     with tempfile.TemporaryDirectory(prefix="live-") as folder:
         cluster = LocalCluster(
             Path(folder), size, "live", log_level="warning", management=management
@@ -91,7 +91,7 @@ def running(size: int, kind: type[Measured], *, management: bool = False) -> Ite
 
 
 def cost_us(cluster: LocalCluster, rate: float, seconds: float) -> tuple[float, float]:
-    """Run the load; return what a message took of the broker's time, and the messages a second."""
+    """Run the load; return the broker's processor time per message, and the messages a second."""
     load = Load(
         addresses=tuple(member.address for member in cluster.members), producers=4, consumers=4,
         window=1000, prefetch=1000, body_bytes=256, persistent=False, rate=rate, backlog=0,
@@ -111,7 +111,7 @@ def say(**found: object) -> None:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def bench() -> None:
-    """What operating costs a running cluster."""
+    """The cost of operating a running cluster."""
 
 
 @bench.command("statistics")
@@ -139,7 +139,7 @@ def of_statistics(rate: float, rounds: int, seconds: float) -> None:
 
 
 def ask(member: BrokerProcess, path: str, body: object = None) -> float:
-    """Ask the API, and read all of its answer; return how long it took."""
+    """Send a request, and read the whole reply; return the duration."""
     token = base64.b64encode(b"guest:guest").decode()
     headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
     data = None if body is None else json.dumps(body).encode()
@@ -152,7 +152,7 @@ def ask(member: BrokerProcess, path: str, body: object = None) -> float:
 
 
 def define(member: BrokerProcess, numbers: range) -> None:
-    """Make queues."""
+    """Declare queues."""
     one = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
     ask(member, "definitions", {"queues": [{**one, "name": f"queue-{n}"} for n in numbers]})
 

@@ -1,12 +1,12 @@
-"""What a long list over HTTP costs the ring: how long the loop is not free for the token.
+"""The cost of a long list over HTTP for the ring: how long the loop is not free for the token.
 
     python -m tests.bench.operating.management      # 100,000 queues, listed in several ways
     python -m tests.bench.operating.management --queues 10000
 
-One process holds the queues and the API on a loop on which, as a token would, a probe asks for its
-turn again and again.  A gap is what the loop's thread did between two of its turns, in processor
-time, so that other programs of the machine do not count: at rest, and while a client in a process
-of its own reads a list.
+One process holds the queues and the API on a loop on which, as a token would, a probe requests its
+turn again and again.  A gap is the work of the loop's thread between two of its turns, in processor
+time, so that other programs on the machine do not count: at rest, and while a client in its own
+process reads a list.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REST_S = 2.0
 
 
 def machine_of(queues: int) -> Machine:
-    """A machine with so many empty queues."""
+    """A machine with this many empty queues."""
     machine = Machine("a")
     if not machine.vhosts:
         define_first(machine)
@@ -56,12 +56,12 @@ def machine_of(queues: int) -> Machine:
         create_queue(machine, vhost, f"q{number}", True, False, None, arguments)
     machine.moves.clear()
     machine.declared.clear()
-    gc.collect()  # as a member that runs for long: all of this is old
+    gc.collect()  # as at a member that has run for long: all of this is old
     return machine
 
 
 def broker_of(machine: Machine) -> Broker:
-    """As much of a member as lists look at."""
+    """The parts of a member that lists look at."""
     controller = SimpleNamespace(
         replica=SimpleNamespace(machine=machine), serving=True, halted="",
         me=SimpleNamespace(name="a"),
@@ -77,7 +77,7 @@ def broker_of(machine: Machine) -> Broker:
 
 
 def read(port: int, path: str) -> tuple[float, int]:
-    """Read a list in another process; return how long it took, and its bytes."""
+    """Read a list in another process; return the duration, and its bytes."""
     token = base64.b64encode(b"guest:guest").decode()
     request = Request(
         f"http://127.0.0.1:{port}/api/{path}", headers={"Authorization": f"Basic {token}"}
@@ -107,7 +107,7 @@ class Probe:
             last = now
 
     def take(self) -> dict[str, float]:
-        """Milliseconds: of the gaps by count, and the longest."""
+        """Milliseconds of the gaps by count, and the longest."""
         gaps, self.gaps, self._own = sorted(self.gaps), [], True
         over = sum(1 for gap in gaps if gap > 0.001)
         return {

@@ -1,10 +1,10 @@
-"""The longest position of what is divided over several, or large: milliseconds of processor.
+"""The longest position of work that is divided over several, or is large: ms of processor time.
 
     python -m tests.bench.operating.positions [queues [messages [only]]]
 
-Prints JSON: for each kind of large work how many positions it took and the longest of them, with
+Prints JSON: for each kind of large work its number of positions and the longest of them, with
 `queues` queues (default 100000) and `messages` messages (default 1000000); of all, or of `only`.
-tests.bench.costs has what one command costs at its bound.
+tests.bench.costs measures single commands at their bounds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Timed(Bench):
     """A machine whose positions are timed."""
 
     def position(self, session: int, *items: object) -> float:
-        """Apply one command; return its milliseconds of processor."""
+        """Apply one command; return its milliseconds of processor time."""
         began = time.process_time()
         self.machine.apply(self.machine.position + 1, session, 0, items)  # type: ignore[arg-type]
         took = time.process_time() - began
@@ -41,7 +41,7 @@ class Timed(Bench):
         return self.position(session, c.TICK, reached_us, 0, self.machine.position)
 
     def rest(self, first: float) -> Found:
-        """Tick until nothing goes on; return what it took together with the `first` position."""
+        """Tick until no work is left; return the times, including that of the `first` position."""
         took = [first]
         while self.machine.due_in_us <= 0 and self.machine.wants_tick:
             took.append(self.tick(self.session, self.machine.now_us))
@@ -61,7 +61,7 @@ class Timed(Bench):
                 self.bind(f"x{number}", f"e{number // (limits.EXCHANGE_BINDINGS_MAX // 2)}", "k")
 
     def go_to(self, now_us: int) -> list[float]:
-        """Let the clocks of all members come to this time."""
+        """Advance the clocks of all members to this time."""
         took = []
         while self.machine.now_us < now_us:
             at_us = min(now_us, self.machine.now_us + 200_000)
@@ -71,7 +71,7 @@ class Timed(Bench):
 
 
 def vhost_delete(queues: int, _messages: int) -> Found:
-    """A virtual host of so many queues with a binding each."""
+    """Delete a virtual host of this many queues with a binding each."""
     bench = Timed()
     bench.define("vhost", "", "v", VHOST)
     bench.do(c.CONNECTION_OPEN, 1 << 20, "v", "guest", "host:1")
@@ -88,7 +88,7 @@ def vhost_delete(queues: int, _messages: int) -> Found:
 
 
 def policy(queues: int, _messages: int) -> Found:
-    """A policy that applies to so many queues."""
+    """Set a policy that applies to this many queues."""
     bench = Timed()
     bench.many(queues)
     body: Table = {"pattern": "^x", "definition": {"max-length": 10}, "apply-to": "queues"}
@@ -96,7 +96,7 @@ def policy(queues: int, _messages: int) -> Found:
 
 
 def tick(queues: int, _messages: int) -> Found:
-    """Ticks while so many queues hold a message that can expire, and each loses it sometime."""
+    """Tick while this many queues hold a message that expires at some time."""
     bench = Timed()
     bench.many(queues, {"x-message-ttl": 3_600_000})
     for number in range(queues):
@@ -110,7 +110,7 @@ def tick(queues: int, _messages: int) -> Found:
 
 
 def leases(queues: int, _messages: int) -> Found:
-    """So many unused queues expire at once."""
+    """Let this many unused queues expire at once."""
     bench = Timed()
     bench.many(queues, {"x-expires": 1_000})
     first = max(bench.go_to(1_300_000))
@@ -137,7 +137,7 @@ def priority_delete(_queues: int, messages: int) -> Found:
 
 
 def exchange_delete(_queues: int, _messages: int) -> Found:
-    """With as many bindings as it may have."""
+    """Delete an exchange with as many bindings as it may have."""
     bench = Timed()
     bench.many(2_000)
     bench.exchange("e", "direct")
@@ -147,7 +147,7 @@ def exchange_delete(_queues: int, _messages: int) -> Found:
 
 
 def bound_queue_delete(_queues: int, _messages: int) -> Found:
-    """With as many bindings as it may have."""
+    """Delete a queue with as many bindings as it may have."""
     bench = Timed()
     bench.exchange("e", "direct")
     for number in range(limits.DESTINATION_BINDINGS_MAX):
@@ -156,7 +156,7 @@ def bound_queue_delete(_queues: int, _messages: int) -> Found:
 
 
 def connection_close(queues: int, _messages: int) -> Found:
-    """One that holds as many messages as `queues` says, in channels that are full."""
+    """Close a connection that holds as many messages as `queues` says, in full channels."""
     bench = Timed()
     bench.do(c.CONNECTION_OPEN, 1 << 20, "/", "guest", "host:1")
     bench.fill("q", queues)
@@ -168,7 +168,7 @@ def connection_close(queues: int, _messages: int) -> Found:
 
 
 def consumers_close(_queues: int, _messages: int) -> Found:
-    """A channel with as many consumers as it may have, of a queue with as many as that may have."""
+    """Close a channel with as many consumers as it may have, of a queue with as many as allowed."""
     bench = Timed()
     bench.do(c.CONNECTION_OPEN, 1 << 20, "/", "guest", "host:1")
     for chan in range(1, 11):
@@ -179,7 +179,7 @@ def consumers_close(_queues: int, _messages: int) -> Found:
 
 
 def user_delete(_queues: int, _messages: int) -> Found:
-    """With permissions in as many virtual hosts as there may be definitions."""
+    """Delete a user with permissions in as many virtual hosts as definitions allow."""
     bench = Timed()
     body: Table = {"password_hash": "", "hashing_algorithm": "", "tags": ()}
     bench.define("user", "", "u", body)
@@ -191,7 +191,7 @@ def user_delete(_queues: int, _messages: int) -> Found:
 
 
 def declare(_queues: int, _messages: int) -> Found:
-    """A queue in a virtual host with as many policies as it may have, none of which applies."""
+    """Declare a queue in a virtual host with the most policies, none of which applies."""
     bench = Timed()
     body: Table = {"definition": {"max-length": 10}, "apply-to": "queues"}
     for number in range(limits.POLICIES_MAX):
@@ -214,7 +214,7 @@ ALL: tuple[Callable[[int, int], Found], ...] = (
 def main() -> None:
     queues = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     messages = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
-    gc.disable()  # a collection may come anywhere; tests.bench.machine measures it
+    gc.disable()  # a collection may come at any time; tests.bench.machine measures it
     found = {}
     for work in ALL:
         if work.__name__ in sys.argv[3:] or len(sys.argv) <= 3:

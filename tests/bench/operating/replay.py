@@ -1,14 +1,14 @@
-"""What a long stream costs: memory, and how fast it is read again beside an ordinary queue's drain.
+"""The cost of a long stream: memory, and the speed of a reread beside the drain of a usual queue.
 
     python -m tests.bench.operating.replay        # 300,000 messages of 256 bytes, one broker
     python -m tests.bench.operating.replay --messages 1000000 --page-memory 8MiB
 
-Prints JSON.  The stream is filled first, and the broker killed and started again; `rss_*` is its
-resident memory in MiB: idle, with the stream, restarted, and while it is read by `--readers` at
-once, each from the first message on.  Rates are messages a second that a client received with a
-prefetch of 1,000, acknowledging every hundredth: `replay` by one reader, `replay_all` by all
-together, `drain` of an ordinary queue with as many messages.  `cpu_us_*` is the broker's processor
-time a message.  Compare ratios on one machine.
+Prints JSON.  The stream is filled first, and the broker killed and restarted; `rss_*` is its
+resident memory in MiB: idle, with the stream, restarted, and while `--readers` read it at once,
+each from the first message on.  Rates are messages a second that a client received with a prefetch
+of 1,000, acknowledging every hundredth: `replay` by one reader, `replay_all` by all together,
+`drain` of an ordinary queue with as many messages.  `cpu_us_*` is the broker's processor time per
+message.  Compare ratios on one machine.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--body-bytes", type=int, default=256)
     parser.add_argument("--readers", type=int, default=5)
-    parser.add_argument("--page-memory", default="", help="that of the broker, if not its default")
+    parser.add_argument(
+        "--page-memory", default="", help="page memory of the broker, if not the default"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="replay-") as root:
         figures = measure(

@@ -1,12 +1,12 @@
-"""What statistics cost a member: the sweep, the figures, and scrapes, with few and many queues.
+"""The cost of statistics for a member: the sweep, the figures, and scrapes, by number of queues.
 
     python -m tests.bench.operating.statistics [queues ...]
 
 Prints JSON for each number of queues: `sweep_ms` is the processor time of one whole sweep with a
-tenth of the queues in use, `sweep_s` how long it takes in slices, `loop_percent` what all steps of
-a minute took of the loop's time, figures and datagrams included, and `step_ms_max` the longest.
-`scrape_ms` is a scrape of sums, `per_object_ms` one of each queue.  What counting itself costs,
-tests.bench.machine shows beside a release without it.
+tenth of the queues in use, `sweep_s` its duration in slices, `loop_percent` the share of the loop's
+time that all steps of a minute took, figures and datagrams included, and `step_ms_max` the longest.
+`scrape_ms` is a scrape of sums, `per_object_ms` one of each queue.  tests.bench.machine, beside a
+release without counting, shows the cost of counting itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MINUTE_S = 60.0
 
 
 def busy(queues: int) -> Observed:
-    """A member with so many queues and one client."""
+    """A member with this many queues and one client."""
     seen = Observed()
     client = seen.rig.client()
     machine, session = seen.machine, client.session
@@ -52,7 +52,7 @@ def measured(queues: int) -> dict[str, float]:
     """The figures for one number of queues."""
     seen = busy(queues)
     gc.collect()
-    gc.freeze()  # what follows is not to pay for the setup
+    gc.freeze()  # the measurements must not include the setup
     clock = time.process_time
     seen.sweep()
     use(seen, queues)

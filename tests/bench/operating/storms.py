@@ -1,17 +1,17 @@
-"""What many connections and queues cost a cluster, and what a large message costs the others.
+"""The cost of many connections and queues, and the effect of a large message on other clients.
 
     python -m tests.bench.operating.storms        # 10,000 connections, 100,000 queues, 200 MB
     python -m tests.bench.operating.storms --connections 3000 --queues 10000 --large 0
     python -m tests.bench.operating.storms --aiormq --queues 10000 --large 0
 
 Prints JSON.  All connections are opened, a few at a time, over the three members: `connect_per_s`,
-the median and the 99th percentile of the time until each is open, and `connection_kb`, what an idle
-one takes of its member.  `channels_s`: to open and close so many channels of one connection, one
-after the other.  Then queues are declared by `--declarers` of them, each of which waits for
+the median and the 99th percentile of the time until each is open, and `connection_kb`, the memory
+of an idle one at its member.  `channels_s`: to open and close this many channels of one connection,
+one after the other.  Then `--declarers` of the connections declare queues, each waiting for
 declare-ok: `declare_per_s`, median and 99th percentile, and `queue_kb` at each member.  While all
-idle, `probe_...` is how long a publish of another client, 100 a second, waits for its confirm.  At
-last one message of `--large` MB goes to one member (`large_s`), and `beside_large_...` is what
-publishes at another one wait, 1,000 a second.  `views`: how often the membership changed meanwhile;
+idle, `probe_...` is how long a publish of another client, 100 a second, waits for its confirm.
+Last, one message of `--large` MB goes to one member (`large_s`), and `beside_large_...` is the wait
+of publishes at another one, 1,000 a second.  `views`: how often the membership changed meanwhile;
 `collection_max_ms`: the longest full garbage collection of a member.  0 of anything leaves it out.
 The generator is one process and shares the machine.
 """
@@ -43,14 +43,14 @@ from tools.client.management import Target
 from tools.demo.local_cluster import HOST, LocalCluster
 
 AT_ONCE = 64
-"""So many connections are on their way at the same time."""
+"""The number of connections that are being opened at the same time."""
 WAIT_S = 120.0
 PROBE_S = 10.0
 Figures = dict[str, float]
 
 
 class Client:
-    """A connection, and what it is answered, one after the other."""
+    """A connection, and the replies to it, one after the other."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
@@ -62,7 +62,7 @@ class Client:
         return client
 
     async def call(self, data: bytes, until: str) -> None:
-        """Send, and read until a method of this name came."""
+        """Send, and read until a method of this name arrives."""
         self.writer.write(data)
         received = b""
         while True:
@@ -92,11 +92,11 @@ class Client:
                     confirmed(int(str(number)), bool(multiple))
 
     async def begin(self) -> None:
-        """Give it a channel."""
+        """Open a channel on it."""
         await self.call(method(1, "channel.open"), "channel.open-ok")
 
     def abort(self) -> None:
-        """Let it go without a word."""
+        """Drop it without closing."""
         self.writer.transport.abort()
 
     async def declare(self, queue: str) -> None:
@@ -104,14 +104,14 @@ class Client:
         await self.call(data, "queue.declare-ok")
 
     async def publisher(self) -> Client:
-        """Give it a channel with confirms."""
+        """Open a channel with confirms on it."""
         await self.call(method(1, "channel.open"), "channel.open-ok")
         await self.call(method(1, "confirm.select", False), "confirm.select-ok")
         return self
 
 
 class AiormqClient:
-    """The same of the library aiormq, with all that it does beside."""
+    """The same with the library aiormq, with all its additional work."""
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
@@ -122,7 +122,7 @@ class AiormqClient:
         return cls(await aiormq.connect(f"amqp://guest:guest@{HOST}:{port}/"))
 
     async def begin(self) -> None:
-        """Give it a channel."""
+        """Open a channel on it."""
         self._channel = await self._connection.channel(publisher_confirms=False)
 
     async def declare(self, queue: str) -> None:
@@ -143,7 +143,7 @@ async def timed(work: Awaitable[object], took: list[float]) -> None:
 
 
 async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> float:
-    """Seconds for all, so many at a time."""
+    """Seconds for all, this many at a time."""
     left = iter(works)
 
     async def one_after_the_other() -> None:
@@ -189,7 +189,7 @@ async def connect(
 
 
 async def channels(cluster: LocalCluster, count: int) -> Figures:
-    """Opened and closed, one after the other."""
+    """Open and close channels, one after the other."""
     client = await Client.open(cluster[0].address.port)
     began = time.perf_counter()
     for _ in range(count):
@@ -216,7 +216,7 @@ async def declare(cluster: LocalCluster, clients: list[AnyClient], count: int) -
 
 
 class Probe:
-    """Publishes at a rate, whatever is confirmed, and how long each waited."""
+    """Publishes at a rate, without waiting for confirms, and measures how long each waited."""
 
     def __init__(self, client: Client, rate: int) -> None:
         self._client, self._rate = client, rate
@@ -276,7 +276,7 @@ def of_all(cluster: LocalCluster, name: str) -> list[int]:
 
 
 def views(cluster: LocalCluster) -> int:
-    """How often a member installed a membership, of all."""
+    """How often members installed a membership, summed."""
     return sum(of_all(cluster, "ring.phase_operational"))
 
 
@@ -309,11 +309,11 @@ async def storms(cluster: LocalCluster, given: argparse.Namespace) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--connections", type=int, default=10_000)
-    parser.add_argument("--aiormq", action="store_true", help="clients of this library")
+    parser.add_argument("--aiormq", action="store_true", help="use clients of this library")
     parser.add_argument("--channels", type=int, default=1_000)
     parser.add_argument("--queues", type=int, default=100_000)
     parser.add_argument("--declarers", type=int, default=20)
-    parser.add_argument("--large", type=int, default=200, help="MB of one message; 0: none")
+    parser.add_argument("--large", type=int, default=200, help="MB of the large message; 0: none")
     given = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(

@@ -1,16 +1,16 @@
-"""How long nobody is served when the broker that serves is lost, in each mode that there is.
+"""How long no client is served when the serving broker is lost, in each mode.
 
     python -m tests.bench.operating.takeovers                  # every mode, kill -9 and SIGSTOP
     python -m tests.bench.operating.takeovers --only hac,files --runs 20
     python -m tests.bench.operating.takeovers --load           # the same with all cores burning
 
-At every broker there is a client that goes to no other one, publishes every few milliseconds and
-waits for its confirms; where it is not let in it tries again.  A figure is the longest time without
-a confirm to any of them, from the signal on.  So it has what a client with the list of all brokers
-would see, but for its own patience with one that says nothing.  `active-active` has one client, at
-another member than the one that is lost.  Each turn has brokers of its own: one is killed and comes
-back, and then one stands still, so that no ring is more patient for what befell it before.
-PostgreSQL is left out where it is not installed.
+At every broker there is a client that goes to no other, publishes every few milliseconds and waits
+for its confirms; where it is refused it retries.  A figure is the longest time after the signal
+without a confirm to any of them.  That is the view of a client with the list of all brokers, but
+for its own patience with a silent one.  `active-active` has one client, at another member than the
+lost one.  Each turn has its own brokers: one is killed and returns, and then one is stopped, so
+that no ring is more patient because of an earlier fault.  PostgreSQL is left out where it is not
+installed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tools.demo.local_cluster import BrokerProcess, LocalCluster
 PACE_S, RETRY_S = 0.004, 0.02
 LOGIN = Login(timeout_seconds=3.0)
 STEADY = 100
-"""So many confirms show that messages flow."""
+"""This many confirms show that messages flow."""
 RESTS_S = (0.5, 1.0)
 WAIT_S = 90.0
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
@@ -50,7 +50,7 @@ Mode = Callable[[Path], "contextlib.AbstractContextManager[tuple[Sequence[Broker
 
 
 class Client(threading.Thread):
-    """Publishes at one broker, and notes when it was told a confirm."""
+    """Publishes at one broker, and records the time of each confirm."""
 
     def __init__(self, broker: BrokerProcess, told: list[tuple[float, BrokerProcess]]) -> None:
         super().__init__(daemon=True)
@@ -80,22 +80,22 @@ class Client(threading.Thread):
 
 
 def silence(told: Sequence[tuple[float, BrokerProcess]], since: float) -> float:
-    """The longest time without a confirm to anybody, of what ended after `since`."""
+    """The longest time without a confirm to any client, among those that ended after `since`."""
     times = sorted(at for at, _ in told)
     gaps = [now - before for before, now in itertools.pairwise(times) if now > since]
     return max(gaps)
 
 
 def flows(told: Sequence[object]) -> None:
-    """Wait until more is confirmed."""
+    """Wait until more messages are confirmed."""
     goal = len(told) + STEADY
     wait_until(lambda: len(told) >= goal, WAIT_S, f"{STEADY} confirms more")
 
 
 def lost(brokers: Sequence[BrokerProcess], fault: str, *, one: bool) -> tuple[float, BrokerProcess]:
-    """Have one broker be lost; return how long nobody was served, and which it was.
+    """Lose one broker; return how long no client was served, and the broker.
 
-    `one`: a client at the first broker, and another one is lost; else who served last is.
+    `one`: a client at the first broker, and another one is lost; otherwise the last to serve is.
     """
     told: list[tuple[float, BrokerProcess]] = []
     clients = [Client(broker, told) for broker in brokers][: 1 if one else None]
@@ -158,7 +158,7 @@ def shared(root: Path, lock: str) -> Iterator[tuple[Sequence[BrokerProcess], Bac
 
 
 def comes_back(victim: BrokerProcess, whole: Callable[[], object]) -> None:
-    """Start it again, and wait for all."""
+    """Restart it, and wait for all."""
     victim.wait()
     victim.start()
     whole()
@@ -178,7 +178,7 @@ MODES: dict[str, Mode] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=10, help="of each fault in each mode")
+    parser.add_argument("--runs", type=int, default=10, help="runs of each fault in each mode")
     parser.add_argument("--only", default="", help=f"some of {','.join(MODES)}")
     parser.add_argument("--load", action="store_true", help="burn every core meanwhile")
     options = parser.parse_args()

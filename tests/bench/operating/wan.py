@@ -1,13 +1,13 @@
-"""What a federation link carries over a slow network: 200 ms there and back, 1 % of segments lost.
+"""The throughput of a federation link over a slow network: 200 ms round trip, 1 % segment loss.
 
     python -m tests.bench.operating.wan
     python -m tests.bench.operating.wan --round-trip-ms 20 --loss 0
 
 Two clusters on this machine, and a relay between them that holds each piece for half a round trip.
-A lost segment holds up all behind it for another round trip, as TCP does until it has sent that
-segment again; that a sender slows down for it is not modelled: links for such networks use a
-congestion control that does not (BBR).  Prints messages a second, from the middle of the run,
-whether all came, once and in order, and what of the processors each took.
+A lost segment delays all behind it by another round trip, as in TCP until the segment is resent.
+That a sender slows down after a loss is not modelled: links over such networks use a congestion
+control that does not (BBR).  Prints messages a second, from the middle of the run, whether all
+arrived, once and in order, and the processor time of each side.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ NUMBER = struct.Struct(">I")
 PERSISTENT = b"\x10\x00\x02"
 NAME = "wan"
 BEGIN, END = 0.2, 0.9
-"""Of the messages: between these is measured."""
+"""The measurement runs between these shares of the messages."""
 PATIENCE_S = 300.0
 
 
 class SlowLink:
-    """A relay to one address, in a thread of its own."""
+    """A relay to one address, in its own thread."""
 
     def __init__(self, host: str, port: int, round_trip_s: float, loss: float) -> None:
         self._target, self._half_s, self._loss = (host, port), round_trip_s / 2, loss
@@ -71,7 +71,7 @@ class SlowLink:
         )
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Each piece arrives when its time has come, and not before the one ahead of it."""
+        """Deliver each piece when its time has come, and not before the one ahead of it."""
         arrives, pieces = 0.0, list[tuple[float, bytes]]()
         more = asyncio.Event()
 
@@ -122,7 +122,7 @@ def fill(member: BrokerProcess, count: int, size: int) -> None:
 
 
 def arrived(api: Api) -> int:
-    """How many messages are here; -1 while a view changes, on a machine that has much to do."""
+    """The number of messages here; -1 while a view changes, as on a busy machine."""
     try:
         found = api.fields("queues", "/", NAME).get("messages", 0)
     except ApiError:
@@ -156,7 +156,7 @@ def link_up(near: BrokerProcess, relay: SlowLink, prefetch: int | None) -> Api:
 
 
 def in_order(near: BrokerProcess, count: int) -> bool:
-    """Take all out again."""
+    """Take all out again; whether they are all there, in order."""
     connection = AmqpConnection(near.address)
     connection.consume(NAME, 0, no_ack=True)
     found: list[int] = []
@@ -213,12 +213,12 @@ def run(
 
 
 @click.command(name="wan")
-@click.option("--members", default=1, show_default=True, help="Of the cluster that takes.")
+@click.option("--members", default=1, show_default=True, help="Members of the downstream cluster.")
 @click.option("--messages", "count", default=50_000, show_default=True)
-@click.option("--size", default=256, show_default=True, help="Bytes of a body.")
+@click.option("--size", default=256, show_default=True, help="Bytes per body.")
 @click.option("--round-trip-ms", default=200.0, show_default=True)
-@click.option("--loss", default=0.01, show_default=True, help="Share of segments that are lost.")
-@click.option("--prefetch", type=int, help="As a rule that of upstreams.")
+@click.option("--loss", default=0.01, show_default=True, help="Share of lost segments.")
+@click.option("--prefetch", type=int, help="Default: that of upstreams.")
 def main(
     members: int, count: int, size: int, round_trip_ms: float, loss: float, prefetch: int | None
 ) -> None:

@@ -1,1 +1,1 @@
-"""What some parts of a broker cost in one process, without network and threads."""
+"""The cost of some parts of a broker in one process, without network and threads."""

@@ -1,12 +1,12 @@
-"""What one small message at a time costs a member: publish, confirm, deliver and ack.
+"""The cost of one small message at a time for a member: publish, confirm, deliver and ack.
 
     python -m tests.bench.parts.turn [messages]
 
-Prints JSON: calls of functions and microseconds of processor a message, in all and by stage.  Calls
-are the same in each run, whatever else the machine does, so they tell two builds apart.  It is one
-member alone, without sockets and threads: its clients, what it hands to a ring that orders that at
-once, what it applies, its store and its log are the real parts, but for the disk.  What it costs to
-wake threads is not in the figures, nor is the ring.
+Prints JSON: function calls and microseconds of processor time per message, in all and by stage.
+Calls are equal in each run, whatever else the machine does, so they distinguish builds.  It is one
+member alone, without sockets and threads: its clients, its submissions, which a ring orders at
+once, its applying, its store and its log are the real parts, except for the disk.  The figures do
+not include the ring, or the cost of waking threads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LateLog(MemberLogWriter):
         self._due += steps
 
     def carry_out(self) -> bool:
-        """Write what is due; False: nothing was."""
+        """Write due records; False if there were none."""
         due, self._due = self._due, []
         self._file.carry_out(due)
         self.written = self._lsn
@@ -63,7 +63,7 @@ class LateLog(MemberLogWriter):
 
 
 class Bench:
-    """The member, with the bench in the place of its ring, its process and its client."""
+    """The member; the bench plays its ring, its process and its client."""
 
     stopping = False
 
@@ -129,7 +129,7 @@ class Bench:
     # -- what happens, one thing after the other -------------------------------------------------
 
     def work(self, stage: str, do: Callable[..., object], *args: object) -> None:
-        """Do it, as a part of this stage."""
+        """Run it as a part of this stage."""
         self._stage = stage
         began = time.process_time()
         do(*args)
@@ -137,12 +137,12 @@ class Bench:
         self._stage = ""
 
     def count(self, _frame: object, event: str, _about: object) -> None:
-        """For `sys.setprofile`."""
+        """A function for `sys.setprofile`."""
         if self._stage and event in ("call", "c_call"):
             self.calls[self._stage] += 1
 
     def settle(self) -> None:
-        """All that follows, in the order in which a loop would come to it."""
+        """Run all that follows, in the order in which a loop would."""
         task: Task | None
         while True:
             if self._outputs:
@@ -205,7 +205,7 @@ def _raise(error: Exception) -> None:
 
 
 def run(folder: Path, count: int, *, profiled: bool) -> Bench:
-    """So many messages, one after the other."""
+    """Run this many messages, one after the other."""
     bench = Bench(folder)
     link = bench.connect()
     publish = bytearray()

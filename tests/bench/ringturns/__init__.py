@@ -1,1 +1,1 @@
-"""What a turn of the ring takes, by kind of turn, in one process and in virtual time."""
+"""The cost of a turn of the ring, by kind of turn, in one process and in virtual time."""

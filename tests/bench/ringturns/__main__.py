@@ -1,14 +1,14 @@
-"""What a turn of the ring takes, by kind of turn: Python's own figures, which no load disturbs.
+"""The cost of a turn of the ring, by kind of turn, in figures that no load on the machine disturbs.
 
-    python -m tests.bench.ringturns                       # all works
+    python -m tests.bench.ringturns                       # all workloads
     python -m tests.bench.ringturns --work one --cpu      # with CPU-us of a turn, too
     python -m tests.bench.ringturns --work one --profile  # which functions
 
-A *turn* is one callback of the event loop, or one call from the application; its kind is what
-called it and which frames it sent.  `calls` are Python functions entered, `codes` the byte codes
-that they executed, on average: equal in every run of one tree.  CPU-us are medians over the turns
-of a kind, of `--rounds` runs.  `frames` is a digest of all frames that were sent: trees that differ
-in cost only have the same one.
+A *turn* is one callback of the event loop, or one call from the application; its kind is its caller
+and the frames that it sent.  `calls` are Python functions entered, `codes` the byte codes executed,
+on average: equal in every run of one tree.  CPU-us are medians over the turns of a kind, of
+`--rounds` runs.  `frames` is a digest of all frames sent: trees that differ only in cost have the
+same one.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Turns(ABC):
         self.of[f"{cause} > {kinds or '-'}"].append(figure)
 
     def typical(self, kind: str) -> float:
-        """What a turn of this kind takes."""
+        """The typical cost of a turn of this kind."""
         return statistics.mean(self.of[kind])
 
     @property
     def digest(self) -> str:
-        """Of all frames that were sent, and when: a change of pure cost leaves it as it is."""
+        """A digest of all frames sent, and when: a change of cost alone leaves it as it is."""
         return self.frames.hexdigest()
 
     @abstractmethod
@@ -68,12 +68,12 @@ class Turns(ABC):
 
 
 def is_of_the_ring(frame: FrameType) -> bool:
-    """Whether it is the ring's own code, or the library's on its behalf, and none of this bench."""
+    """Whether it is code of the ring, or of the library on its behalf, and not of this bench."""
     return "/tests/bench/" not in frame.f_code.co_filename
 
 
 class Cpu(Turns):
-    """Microseconds of processor."""
+    """Microseconds of processor time."""
 
     def typical(self, kind: str) -> float:
         return statistics.median(self.of[kind])
@@ -85,7 +85,7 @@ class Cpu(Turns):
 
 
 class Counted(Turns):
-    """Events that the interpreter tells of while a turn runs."""
+    """Events of the interpreter while a turn runs."""
 
     watch: Callable[[Callable[..., Any] | None], None]
     """`sys.settrace` or `sys.setprofile`."""
@@ -121,7 +121,7 @@ class Codes(Counted):
 
 
 class Calls(Counted):
-    """Python functions that were entered."""
+    """Python functions entered."""
 
     watch = staticmethod(sys.setprofile)
 
@@ -130,7 +130,7 @@ class Calls(Counted):
 
 
 class Profiled(Turns):
-    """Nothing of single turns: a profile of them all."""
+    """No figures of single turns: a profile of them all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def run(work: str, turns: Turns, seed: int, count: int = MESSAGES) -> None:
 
 
 def told(work: str, figures: dict[str, Turns]) -> str:
-    """A row for each kind, those that make the most work first."""
+    """A row for each kind, those with the most work first."""
     first = next(iter(figures.values()))
     kinds = sorted(first.of, key=lambda kind: -sum(first.of[kind]))
     lines = [f"{f'{work}, frames {first.digest}':44}{'turns':>7}" + "".join(map(_cell, figures))]

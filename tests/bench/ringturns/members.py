@@ -1,8 +1,8 @@
-"""Three members of a ring in one process: driver, node, codec and primary layer, and no sockets.
+"""Three members of a ring in one process: driver, node, codec and primary layer, without sockets.
 
 Time is virtual: frames take 0.05 to 0.3 ms, a commit takes 0.6 ms.  Each member has its own loop
 and transport, which do what the real ones do for a driver, and nothing more.  `Recorder` sees each
-turn: what called the member, and what it sent.
+turn: the caller, and the frames sent.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ COMMIT_S = 0.0006
 
 
 class Recorder(Protocol):
-    """What is told of each turn."""
+    """Receives each turn."""
 
     def turn(self, cause: str, work: Callable[[], None], sent: list[bytes]) -> None:
         """Run `work`; when it has returned, `sent` has the frames that it sent."""
 
 
 class World:
-    """The clock, and what is due."""
+    """The clock, and the pending calls."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -81,7 +81,7 @@ class World:
 
 
 class Handle:
-    """Something that will be called, unless it is cancelled."""
+    """A pending call, which can be cancelled."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.work: Callable[[], None] | None = work
@@ -125,7 +125,7 @@ class Loop:
 
 
 class MemoryTransport:
-    """Frames go into the inbox of another member, first in first out on each link."""
+    """Puts frames into the inbox of another member, first in first out on each link."""
 
     def __init__(self, world: World, name: str, loop: Loop) -> None:
         self.counters: dict[str, int] = {}
@@ -151,7 +151,7 @@ class MemoryTransport:
         """No link breaks."""
 
     def maintain(self, now: float) -> None:
-        """Nobody comes."""
+        """Nobody connects."""
 
     def receive(self, limit: int, *, expected: bool = True) -> list[bytes]:
         frames, self.inbox = self.inbox[:limit], self.inbox[limit:]
@@ -161,7 +161,7 @@ class MemoryTransport:
         """All are connected from the start."""
 
     def forget(self, address: str) -> None:
-        """Nobody goes."""
+        """No member leaves."""
 
     def send(self, address: str, frame: bytes) -> bool:
         self._loop.sent.append(frame)
@@ -180,7 +180,7 @@ class MemoryTransport:
         """Nothing ends here before the process does."""
 
     def _carry(self) -> None:
-        """What was sent in this turn is on its way."""
+        """Put the frames of this turn under way."""
         world = self._world
         for address, frame in self._outbox:
             at = max(world.now + world.rng.uniform(*FRAME_S), self._last.get(address, 0.0) + 1e-9)
@@ -194,7 +194,7 @@ class MemoryTransport:
 
 
 class RingMember:
-    """One member: it is in the primary, commits what is ordered, and counts what is confirmed."""
+    """One member: it is in the primary, commits ordered messages, and counts confirmed ones."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -213,7 +213,7 @@ class RingMember:
         self.position = self.epoch = self.promised = 0
         self.voters: tuple[str, ...] = ()
         self.confirmed = 0
-        self.acks = False  # what is applied is followed by an ack, which is not urgent
+        self.acks = False  # an applied message is followed by an ack, which is not urgent
 
     # -- asked by the primary layer --------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class RingMember:
                 case DurableMark(position):
                     self.confirmed = position
                 case _:
-                    pass  # nobody goes, so no view ends
+                    pass  # no member leaves, so no view ends
         if not isinstance(output, Deliver | Marks) or self.primary.phase.value != "active":
             for payload in self.primary.take_outgoing():
                 assert self.driver.submit(payload)

@@ -1,1 +1,1 @@
-"""What several benchmarks share."""
+"""Parts that several benchmarks share."""

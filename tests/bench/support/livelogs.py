@@ -1,4 +1,4 @@
-"""Three members' logs as they grow, correct in all but the faults that are asked for."""
+"""Three members' logs as they grow, correct except for the requested faults."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Members:
         return "G9" if fault == "confirm" else "G14", member, first
 
     def flush(self) -> float:
-        """Write what was appended; return when it was in the files."""
+        """Write the appended records; return when they were in the files."""
         for log in self._logs.values():
             log.flush()
         self.ends.append(self._history.position)
@@ -91,12 +91,12 @@ class Members:
         return self.times[-1]
 
     def age(self, position: int, now: float) -> float:
-        """Return how long ago something beyond a position was written, 0 when nothing was."""
+        """Return how long ago something beyond a position was written, 0 if nothing was."""
         place = bisect_left(self.ends, position + 1)
         return now - self.times[place] if place < len(self.times) else 0.0
 
     def _moves(self) -> bytes:
-        """Return what the batch about to be made does to messages."""
+        """Return the next batch's effects on messages."""
         place = (self._number - 2) % CHUNK
         if not place:
             self._packed = moves_from(self._number)

@@ -1,5 +1,5 @@
 """The clients of the load generator: a producer that keeps a window full, a consumer that acks once
-a read, both made of few steps a message.
+per read, both with few steps per message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.cli.failures import ToolError
 from tools.client.amqp_client import CHANNEL, AmqpConnection, Login
 from vsync.types import record
 
-STAMP = struct.Struct(">dIQ")  # when it left (monotonic), which producer, its number
+STAMP = struct.Struct(">dIQ")  # when it was sent (monotonic), its producer, its number
 TAG = struct.Struct(">QB")
 BODY_BYTES_MIN = STAMP.size
 BODY_FRAME_HEAD = codec.FRAME_HEAD.size
@@ -27,7 +27,7 @@ PROPERTIES = {True: b"\x10\x00\x02", False: b"\x10\x00\x01"}
 
 @record
 class Load:
-    """What to run."""
+    """The load to run."""
 
     addresses: tuple[Address, ...]
     producers: int
@@ -42,15 +42,15 @@ class Load:
     warmup_seconds: float
     queue: str
     queue_type: str = ""
-    """Which of RabbitMQ's types the queues are; as the broker has it if none is named."""
+    """RabbitMQ's type of the queues; the broker's default if none is named."""
 
     @property
     def queues(self) -> int:
-        """As many as pairs of a producer and a consumer; one a producer if none consumes."""
+        """One queue per pair of a producer and a consumer; one per producer if none consumes."""
         return min(self.producers, self.consumers) or self.producers
 
     def queue_name(self, place: int) -> str:
-        """Producers and consumers beyond the pairs share."""
+        """Producers and consumers beyond the pairs share queues."""
         return f"{self.queue}-{place % self.queues}"
 
     @property
@@ -59,7 +59,7 @@ class Load:
 
 
 class Producer(AmqpConnection):
-    """Keeps its window full, and knows when what was sent."""
+    """Keeps its window full, and knows the time of each send."""
 
     def __init__(self, load: Load, place: int, session: Session | None) -> None:
         super().__init__(load.addresses[place % len(load.addresses)], Login())
@@ -98,7 +98,7 @@ class Producer(AmqpConnection):
                 self._session.published(number, pack(now, place, number) + self._padding)
 
     def settle(self, now: float) -> None:
-        """Take the confirms that came."""
+        """Take the confirms that arrived."""
         for number, multiple, accepted in self.acks:
             if not accepted:
                 raise ToolError(f"{self.broker} refused a message")
@@ -144,7 +144,7 @@ class Consumer(AmqpConnection):
         self.consume(key, load.prefetch)
 
     def take_frames(self, data: bytes) -> int:
-        """Whole deliveries in strides; anything else goes the general way."""
+        """Take whole deliveries in strides; anything else is parsed the general way."""
         if self._body_bytes > ONE_FRAME_BYTES:
             used = super().take_frames(data)
             self._take_parsed(time.monotonic())

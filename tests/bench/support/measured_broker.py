@@ -1,11 +1,11 @@
-"""A broker that notes each rotation of the token; on request one that keeps no statistics.
+"""A broker that records each rotation of the token; on request one that keeps no statistics.
 
     python -m tests.bench.support.measured_broker FILE [options of qpidd]
     python -m tests.bench.support.measured_broker --no-statistics FILE [options of qpidd]
 
-Writes the seconds of all rotations into FILE at each SIGUSR2, as an array of doubles, and begins
-anew.  Without statistics the machine is compiled from its source without the lines that count, and
-nothing is sampled or told to other members: what is left is what they cost.
+Writes the seconds of all rotations into FILE at each SIGUSR2, as an array of doubles, and starts
+over.  Without statistics the machine is compiled from its source without the lines that count, and
+nothing is sampled or sent to other members: the difference is the cost of statistics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNTED = tuple(f"broker.machine.{room}" for room in ("handlers", "publishing", 
 
 
 class Uncounted(ast.NodeTransformer):
-    """Takes out what counts for statistics."""
+    """Removes the statements that count for statistics."""
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         target = node.target
@@ -39,7 +39,7 @@ class Uncounted(ast.NodeTransformer):
 
 
 def keep_no_statistics() -> None:
-    """To be called before the machine is imported."""
+    """Turn statistics off; to be called before the machine is imported."""
     original = SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:

@@ -1,6 +1,6 @@
-"""One member of a ring that is measured: it submits, counts what is delivered, hashes the order.
+"""One measured member of a ring: it submits, counts deliveries, hashes the order.
 
-`tests.bench.ring` starts these as processes of their own; each tells its result as JSON.
+`tests.bench.ring` starts these as separate processes; each prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOON_S = 0.00001  # a time that has passed: an alarm in no time would be none
 
 
 def write_keys(directory: Path, names: list[str]) -> None:
-    """Keys for these members, and the allow list of all of them."""
+    """Write keys for these members, and the allow list of all of them."""
     (directory / "allow").mkdir()
     for name in names:
         pair = make_pair(name)
@@ -58,7 +58,7 @@ def curve(keys: str, name: str) -> Curve:
 
 
 class Result(TypedDict):
-    """What one member reports at its end."""
+    """The report of one member at its end."""
 
     name: str
     seconds: float
@@ -202,12 +202,12 @@ class Load:
         return self.node.membership.current.hop if self.node.membership.current is not None else 0
 
     async def pace(self) -> None:
-        """Submit at random times, as messages come to a member; the kernel's alarm tells when.
-        Those that come while the loop is at work are submitted behind that, and counted from there.
+        """Submit at random times, as messages reach a member; the kernel's alarm sets them.  Those
+        due while the loop is at work are submitted after that, and timed from there.
 
-        Not the loop's own timers.  A loop counts in whole milliseconds, and looks at its timers
-        when something has woken it, which is mostly the token: nine messages of ten would come
-        just behind the token that they then wait for, a whole rotation each.
+        The loop's own timers would not do.  A loop counts in whole milliseconds, and checks its
+        timers when something has woken it, mostly the token: nine messages of ten would come just
+        behind the token, and wait for it a whole rotation each.
         """
         loop = asyncio.get_running_loop()
         step = 1 / self.options.rate
@@ -234,7 +234,7 @@ class Load:
             loop.remove_signal_handler(signal.SIGALRM)
 
     async def drain(self) -> None:
-        """Until nothing was delivered for a while: then every member should have everything."""
+        """Wait until nothing is delivered for a while: then every member should have everything."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 before = -1
@@ -265,7 +265,7 @@ def member(options: argparse.Namespace) -> None:
         try:
             result = await running
         except asyncio.CancelledError:
-            await load.driver.closed  # raises what ended the member
+            await load.driver.closed  # raises the error that ended the member
             raise
         load.driver.stop(linger_ms=100)
         return result

@@ -1,12 +1,12 @@
-"""A broker whose event loop is timed: which step took longest, and when the loop came late.
+"""A broker whose event loop is timed: its longest steps, and its delays.
 
     python -m tests.bench.support.timed_broker FILE [options of qpidd]
 
-Writes what it measured into FILE at each SIGUSR2, and begins anew: the longest steps of the loop,
-by the clock and by the processor's time, each with its milliseconds of both and those of the
-garbage collector among them; the longest times that a timer of 5 ms came late, which have all
-causes, also threads that kept the interpreter's lock; and the longest collections, of all threads.
-On a busy machine only the processor's time says something.
+Writes its measurements into FILE at each SIGUSR2, and starts over: the longest steps of the loop,
+by wall clock and by processor time, each with its milliseconds of both and those of garbage
+collection in it; the longest delays of a 5 ms timer, which have all causes, also threads that kept
+the interpreter's lock; and the longest collections, of all threads.  On a busy machine only
+processor time is meaningful.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Call: TypeAlias = Callable[..., object]
 
 
 class Steps:
-    """The longest steps, and everything else, since the last report."""
+    """The longest steps, and all other measurements, since the last report."""
 
     def __init__(self) -> None:
         self.longest: list[Step] = []  # by the clock
-        self.hardest: list[Step] = []  # by the processor's time
+        self.hardest: list[Step] = []  # by processor time
         self.late_ms: list[float] = []
         self.collections: list[tuple[float, int, str]] = []
         self.collected_ms = 0.0
@@ -78,11 +78,11 @@ class Steps:
         return timed
 
     def late(self, by_ms: float) -> None:
-        """The probe came so late."""
+        """Record a delay of the probe."""
         _keep(self.late_ms, by_ms)
 
     def report(self) -> dict[str, object]:
-        """Return what was measured, the longest first."""
+        """Return the measurements, the longest first."""
         return {
             "late_ms": [round(late) for late in sorted(self.late_ms, reverse=True)],
             "longest": [
@@ -97,7 +97,7 @@ class Steps:
         }
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start over."""
         self.longest.clear()
         self.hardest.clear()
         self.late_ms.clear()
@@ -121,7 +121,7 @@ STEPS = Steps()
 
 
 class TimedLoop(uvloop.Loop):
-    """The broker's loop; what C code schedules for itself (reading of a socket) is not timed."""
+    """The broker's loop; callbacks scheduled by C code (reading of a socket) are not timed."""
 
     def call_soon(self, callback: Call, *args: object, context: Context | None = None) -> Handle:
         return super().call_soon(STEPS.step(callback), *args, context=context)

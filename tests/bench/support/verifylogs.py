@@ -1,9 +1,9 @@
 # mypy: disable-error-code="import-untyped"
-"""Makes large member logs, correct in all but one planted place.
+"""Makes large member logs that are correct except at one planted place.
 
 Three members run one primary view from beginning to end: each batch publishes four messages to one
-queue, which go to a consumer and are acked at once; it is applied by all, durable at all, and
-confirmed by its origin.  Nothing grows with the number of records but the files.  Bytes come from
+queue, which go to a consumer and are acked at once; all apply it, all make it durable, and its
+origin confirms it.  Nothing but the files grows with the number of records.  Bytes come from
 templates, and moves from numpy, a process for each member; tests read them with the real reader.
 """
 
@@ -69,7 +69,7 @@ class Planted(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What all members write, and the fault in one of them; the same for each process."""
+    """The records of all members, and the fault in one of them; the same for each process."""
 
     directory: Path
     rounds: int
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 def write_logs(
     directory: Path, records: int, seed: int, segment_bytes: int = SEGMENT_BYTES
 ) -> Planted:
-    """Write about `records` rows a member below `directory`, moves among them; return the fault."""
+    """Write about `records` rows a member below `directory`, including moves; return the fault."""
     chance = random.Random(seed)
     rounds = max(int(records / ROWS_PER_ROUND), 10)
     plan = Plan(
@@ -96,7 +96,7 @@ def write_logs(
 
 
 class _QuickWriter(MemberLogWriter):
-    """Takes payloads that are made already."""
+    """Takes payloads that are already encoded."""
 
     def take(self, payload: bytes, record: Record) -> None:
         self._link = link = blake2b(self._link + payload, digest_size=8).digest()
@@ -113,7 +113,7 @@ def _write_member(plan: Plan, name: str) -> None:
     done = 0  # rounds
 
     def checkpoint() -> Iterator[Record]:
-        """The queue is empty whenever a batch is over."""
+        """The queue is empty at the end of every batch."""
         messages = max(done - 2, 0) * MESSAGES
         if done > 1:
             yield Queues(((QUEUE, "/", "q", True, -1),))
@@ -190,7 +190,7 @@ def next_batch(history: History, number: int, kinds: bytes, moves: bytes) -> tup
 
 
 def _batch_payload(lsn: int, batch: Batch) -> bytes:
-    """Return what `encode` makes of a batch, but for numbers in a fixed width and plain moves."""
+    """Return `encode`'s bytes for a batch, but with numbers of a fixed width and plain moves."""
     head = _BATCH.pack(
         b"\xdc\x00\x12\x06\xce", lsn, b"\x01\x01\xce", batch.seq, b"\xce", batch.first_position,
         b"\x08\xa1" + batch.origin.encode(), bytes([batch.session, 0xCE]), batch.blob_no, b"\xcf",
@@ -240,7 +240,7 @@ def _other_outcome(batch: Batch) -> Batch:
 
 
 def _other_move(batch: Batch) -> Batch:
-    last = 2 * ROW.itemsize - 1  # of the content of a message that was delivered
+    last = 2 * ROW.itemsize - 1  # of the content of a delivered message
     flipped = bytes([batch.moves[last] ^ 1])
     return batch._replace(moves=batch.moves[:last] + flipped + batch.moves[last + 1 :])
 

@@ -1,1 +1,1 @@
-"""What the tests of the dashboard need: a browser, an API with prepared answers, rules."""
+"""Support of the dashboard's tests: a browser, an API with prepared replies, rules."""

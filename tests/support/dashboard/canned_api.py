@@ -1,4 +1,4 @@
-"""A management API that gives prepared answers and writes down what it was asked to change.
+"""A management API that gives prepared replies and records the requests to change something.
 
 It serves the dashboard's files as the broker does, under the same content security policy.  The
 shapes are those of the HTTP API; names are as hostile as clients can make them.
@@ -34,7 +34,7 @@ def rates(**found: float) -> Object:
 
 
 def sampled(*values: int, rate: float = 0.0) -> Object:
-    """Details of a figure that was so much every ten seconds, the newest first."""
+    """Details of a figure with these samples, one every ten seconds, the newest first."""
     return {
         "rate": rate,
         "samples": [
@@ -57,7 +57,7 @@ def queue(name: str, ready: int = 0, **more: Json) -> Object:
 
 
 def member(name: str, **more: Json) -> Object:
-    """One member as `/api/qpid/cluster` tells of it."""
+    """One member as `/api/qpid/cluster` shows it."""
     usual: Object = {
         "id": name, "url": f"amqp:tcp:127.0.0.1:567{ord(name[0]) % 7}", "state": "ACTIVE",
         "voter": True, "votes": 1, "arbitrator": False, "position": 4711, "local": name == "a",
@@ -66,7 +66,7 @@ def member(name: str, **more: Json) -> Object:
 
 
 def finding(name: str, kind: str, objects: list[Json], what: str, **more: Json) -> Object:
-    """One finding as `/api/qpid/findings` tells of it."""
+    """One finding as `/api/qpid/findings` shows it."""
     usual: Object = {
         "name": name, "severity": "warning", "kind": kind, "objects": objects,
         "count": len(objects), "what": what, "follows": "It waits.", "do": "Look at it.",
@@ -76,7 +76,7 @@ def finding(name: str, kind: str, objects: list[Json], what: str, **more: Json) 
 
 
 def findings_of(*found: Json, unknown: tuple[str, ...] = ()) -> Object:
-    """What member `a` finds."""
+    """The findings of member `a`."""
     return {
         "cluster": "shop", "node": "a", "status": "ACTIVE", "members": 3, "members_here": 3,
         "findings": [*found], "unknown": [*unknown],
@@ -221,22 +221,22 @@ REPLIES: dict[str, Json] = {
     ],
     "move": {"moved": 2},
 }  # fmt: skip
-"""Bodies of answers to POST, by the last word of the path."""
+"""Bodies of replies to POST, by the last word of the path."""
 
 
 class CannedApi:
-    """Listens on a loopback port, in a thread of its own, until it is closed."""
+    """Listens on a loopback port, in its own thread, until it is closed."""
 
     def __init__(self, user: str = "ada", password: str = "pw") -> None:
         self.changes: list[tuple[str, str, Json]] = []
         """Method, path below /api, body."""
         self.queries: list[tuple[str, dict[str, str]]] = []
-        """What was read: path and query."""
+        """The requests that read: path and query."""
         self.answers: dict[str, Json] = dict(ANSWERS)
         self.refusals: dict[str, tuple[int, str]] = {}
         """By path: a status and a reason, for any method."""
         self.failures: dict[str, Object] = {}
-        """By path: what a check that fails says beside its reason."""
+        """By path: the detail of a failed check beside its reason."""
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self._loop = asyncio.new_event_loop()
         self._server: web.Server | None = None
@@ -247,7 +247,7 @@ class CannedApi:
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The URL for a browser."""
         return f"http://127.0.0.1:{self.port}"
 
     async def _listen(self) -> int:
@@ -273,7 +273,7 @@ class CannedApi:
         await self._runner.cleanup()
         await asyncio.sleep(0.05)  # a connection may have been accepted as the listener closed
         await self._server.shutdown(0)
-        await asyncio.sleep(0.05)  # what was closed closes its socket
+        await asyncio.sleep(0.05)  # closed connections close their sockets
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
@@ -336,5 +336,5 @@ def page(path: str) -> web.Response:
 
 
 def refusal(status: int, error: str, reason: str) -> web.Response:
-    """The body that refusals have."""
+    """The body of a refusal."""
     return web.json_response({"error": error, "reason": reason}, status=status)

@@ -1,8 +1,8 @@
 """A headless Chromium, driven through its DevTools protocol: pages are tested as people see them.
 
-Only Debian's `chromium-headless-shell` (or `chromium`) and aiohttp are needed.  Keys and clicks go
-in as input events, so that focus, disabled buttons and dialogs behave as under a hand; what the
-console says, what fails to load and what the content security policy refuses is collected.
+Only Debian's `chromium-headless-shell` (or `chromium`) and aiohttp are needed.  Keys and clicks are
+sent as input events, so that focus, disabled buttons and dialogs behave as for a person; console
+output, failed loads and refusals by the content security policy are collected.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Found = dict[str, Any]
 
 
 def executable() -> str | None:
-    """Where this machine has a Chromium; None when it has none."""
+    """The path of this machine's Chromium; None if it has none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class PageFailed(AssertionError):
-    """The page threw, or never came to what the test waits for."""
+    """The page threw, or never showed what the test waits for."""
 
 
 class Browser:
@@ -49,9 +49,9 @@ class Browser:
         self._session = ""
         self._count = 0
         self.complaints: list[str] = []
-        """Errors and warnings of the console, exceptions, loads that failed."""
+        """Errors and warnings of the console, exceptions, failed loads."""
         self.dialogs = 0
-        """How often a script opened an alert: injected markup does."""
+        """How often a script opened an alert, as injected markup does."""
 
     # -- the protocol ----------------------------------------------------------------------------
 
@@ -119,11 +119,11 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def type(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the focused element."""
         self.call("Input.insertText", text=text)
 
     def click(self, selector: str, text: str = "") -> None:
-        """Click the middle of the first element that is shown, with `text` in it if given."""
+        """Click the middle of the first visible element, with `text` in it if given."""
         where = f"""(() => {{
             const found = [...document.querySelectorAll({json.dumps(selector)})].find((one) =>
                 one.checkVisibility() && one.textContent.includes({json.dumps(text)}));
@@ -133,7 +133,7 @@ class Browser:
             return [box.x + box.width / 2, box.y + box.height / 2];
         }})()"""
         place, before = self.wait(where), None
-        while place != before:  # what is filled above it moves it
+        while place != before:  # content filled in above moves it
             time.sleep(0.1)
             place, before = self.wait(where), place
         x, y = place
@@ -142,7 +142,7 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseReleased", **button)
 
     def fill(self, label: str, text: str) -> None:
-        """Type into the shown field that has this label."""
+        """Type into the visible field with this label."""
         self.wait(f"""(() => {{
             const label = [...document.querySelectorAll("label")].find((one) =>
                 one.checkVisibility() && one.textContent === {json.dumps(label)});
@@ -157,7 +157,7 @@ class Browser:
     # -- what a person sees ----------------------------------------------------------------------
 
     def evaluate(self, script: str) -> Any:  # noqa: ANN401  # what the page has
-        """The value of an expression, or of the promise that it is."""
+        """The value of an expression, or of the promise that it returns."""
         answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -179,11 +179,11 @@ class Browser:
             time.sleep(0.02)
 
     def wait_text(self, text: str) -> None:
-        """Wait until the page shows this."""
+        """Wait until the page shows this text."""
         self.wait(f"document.body.innerText.includes({json.dumps(text)})")
 
     def screen(self, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
-        """Set the size of the screen and what colours the user likes."""
+        """Set the size of the screen and the user's color scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
@@ -192,14 +192,14 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self, path: Path) -> None:
-        """Save what the page looks like, to its end."""
+        """Save a picture of the whole page."""
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A started browser with one blank page; it is gone afterwards."""
+    """A started browser with one blank page; it is ended with the block."""
     program = executable()
     assert program is not None, "ask executable() first"
     command = [
@@ -210,7 +210,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     if os.geteuid() == 0:
         command.insert(1, "--no-sandbox")  # Chromium's own sandbox does not start as root
     with (profile.parent / "chromium.log").open("wb") as log:
-        # Debian's command is a shell script that stays: the browser is ended with its group.
+        # Debian's command is a shell script that stays, so the browser is ended with its group.
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         address = _address(profile / "DevToolsActivePort", process)
@@ -229,7 +229,7 @@ def browser(profile: Path) -> Iterator[Browser]:
 
 
 def _address(file: Path, process: subprocess.Popen[bytes]) -> str:
-    """Where the started browser listens for us."""
+    """The address at which the started browser listens for us."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(OSError, ValueError):

@@ -1,1 +1,1 @@
-"""A member with the management API in one process, and what each of its paths demands."""
+"""A member with the management API in one process, and the permissions that each path demands."""

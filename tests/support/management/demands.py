@@ -1,6 +1,6 @@
-"""What each path and method of the management API demands of who asks: one row for each.
+"""The permissions that each path and method of the management API demands: one row for each.
 
-The matrix of tests/unit/management/test_permission_matrix.py asks all of them as every kind of
+The matrix of tests/unit/management/test_permission_matrix.py requests all of them as every kind of
 user; docs/reference/http-api.md shows the table.
 """
 
@@ -14,7 +14,7 @@ VHOST = "theirs"
 QUEUE, OTHER_QUEUE, NEW = "mine-queue", "mine-other", "mine-new"
 EXCHANGE, OTHER_EXCHANGE = "mine-exchange", "mine-fanout"
 SUBJECT = "subject"
-"""A user about whom is asked."""
+"""The user that paths refer to."""
 
 NAMES = {
     "vhost": VHOST, "queue": QUEUE, "exchange": EXCHANGE, "source": EXCHANGE,
@@ -23,7 +23,7 @@ NAMES = {
     "component": "shown", "port": "5672", "protocol": "amqp", "within": "1", "unit": "weeks",
     "channel": "none", "id": link_id((VHOST, "exchange", "amq.fanout", "far")),
 }  # fmt: skip
-"""What stands for the names in a path."""
+"""The values for the names in a path."""
 
 CONFIGURE, WRITE, READ = "configure", "write", "read"
 SEE, ENTER = "see", "enter"
@@ -31,28 +31,29 @@ OWN = "own"
 
 
 class Demand(NamedTuple):
-    """One path and method; `good` is the status for who may."""
+    """One path and method; `good` is the status for a permitted user."""
 
     method: str
     path: str
     tag: str = "management"
-    """At least this one; empty: no login is needed."""
+    """The least tag; empty: no login is needed."""
     vhost: str = ""
-    """`see`: a permission of any kind in the virtual host, or to monitor all of them; `enter`: a
-    permission of any kind, whatever the tags; empty: it is of none, or what is not seen is left
-    out."""
+    """`see`: a permission of any kind in the virtual host, or monitoring of all; `enter`: a
+    permission of any kind, whatever the tags; empty: it belongs to none, or invisible objects are
+    left out."""
     amqp: tuple[str, ...] = ()
-    """Permissions of AMQP, each on what the path names."""
+    """Permissions of AMQP, each on the object that the path names."""
     good: int = 200
     body: str | None = None
     names: tuple[tuple[str, str], ...] = ()
-    """Other than NAMES."""
+    """Values other than NAMES."""
     on: str = ""
-    """What the permissions are on, for readers."""
+    """The objects of the permissions, for readers."""
 
 
 def _listed(*paths: str, tag: str = "management") -> list[Demand]:
-    """Lists: what a user may not see is left out; of one virtual host it is refused."""
+    """Lists: objects that a user may not see are left out; the list of one virtual host is
+    refused."""
     return [Demand("GET", path, tag, SEE if "{vhost}" in path else "") for path in paths]
 
 

@@ -1,7 +1,7 @@
 """One member with its management API on a real port, without ring, store and other processes.
 
-Everything between the socket of HTTP and the machine is what a broker runs: listener, logins,
-routes, the client without a socket, gateway, permissions, definitions.
+Everything between the HTTP socket and the machine is a broker's own: listener, logins, routes, the
+client without a socket, gateway, permissions, definitions.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Answered(NamedTuple):
 
 
 class ApiMember(Loop):
-    """The member; whatever its clients ask for is applied in the next turn of the event loop."""
+    """The member; its clients' requests are applied in the next turn of the event loop."""
 
     def __init__(self, backends: Backends | None = None) -> None:
         self.asked: list[tuple[object, ...]] = []  # of operations that concern members
@@ -101,7 +101,7 @@ class ApiMember(Loop):
         return cast("Attempt", SimpleNamespace(stop=lambda *, at_once: None, ended=True))
 
     def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
-        """Those of its connections."""
+        """The parts of its connections."""
         del cert_login_from
         return self.connections.gateway, self.connections.outbox
 
@@ -145,7 +145,7 @@ class ApiMember(Loop):
     # -- the loop of the member ------------------------------------------------------------------
 
     def on_work(self) -> None:
-        """There is something to do."""
+        """There is work to do."""
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -163,11 +163,11 @@ class ApiMember(Loop):
         self.turn()
 
     def write(self) -> None:
-        """As a member does after each turn."""
+        """Write as a member does after each turn."""
         self.connections.flush(may_reply=True)
 
     def client(self, user: str, vhost: str, peer: str = PEER, conn: int = 1000) -> Client:
-        """A client that is connected already, with a channel."""
+        """A connected client with an open channel."""
         session = self.gateway.session
         opened = c.ConnectionOpen(c.CONNECTION_OPEN, conn, vhost, user, peer)
         assert self.apply(session, opened) == c.OK
@@ -191,7 +191,7 @@ class Http:
         return self
 
     async def serve(self, member: ApiMember) -> None:
-        """Show this member from here on."""
+        """Serve this member from here on."""
 
         async def check(user: str, password: str, address: str) -> Login:
             login = OperatorLogins(member.gateway).judge(user, password, address, lambda *_: None)

@@ -20,9 +20,9 @@ from vsync.types import Member
 CONFIG = RingConfig(
     token_timeout_ms=5_000, probe_ms=50, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50
 )
-"""The loss of a token is far away: a machine that is busy elsewhere changes no view."""
+"""A long token timeout, so that a busy machine changes no view."""
 QUICK = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
-"""Where a test waits for that loss."""
+"""A short one, where a test waits for that loss."""
 ANYWHERE = "127.0.0.1:0"
 
 
@@ -50,7 +50,7 @@ class KeyDirectory:
 
 
 class Process:
-    """One process of a member, by default named by its address, with all that it delivered."""
+    """One process of a member, by default named by its address, with all its deliveries."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ def together(*processes: Process) -> Callable[[], bool]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that were free a moment ago: keys are made for addresses."""
+    """Addresses that were free a moment ago, as keys are made for addresses."""
     return [f"{HOST}:{port}" for port in free_ports(count)]
 
 

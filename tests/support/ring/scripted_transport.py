@@ -95,7 +95,7 @@ class FakeNode:
 
 
 class FakeTransport:
-    """Frames that the test puts in; a log of what went out.  The descriptor never signals."""
+    """Frames that the test puts in; a log of sent frames.  The descriptor never signals."""
 
     def __init__(self, log: list[str]) -> None:
         self.counters: dict[str, int] = {}
@@ -112,7 +112,7 @@ class FakeTransport:
         return -1
 
     def maintain(self, now: float) -> None:
-        """Nobody comes."""
+        """Nobody connects."""
 
     def watch(
         self, loop: asyncio.AbstractEventLoop, maintain: Callable[[], None], on_hint: LinkHint

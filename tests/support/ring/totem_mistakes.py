@@ -1,8 +1,8 @@
 """The mistakes of other implementations, as small patches of this one.
 
-Each generator yields (owner, attribute, replacement); `test_pitfalls_bite` has the pitfall that
-each belongs to, and the test that must not pass with it.  Those that the simulator is tried with as
-well are in `tests.sim.mutation.by_hand`.
+Each generator yields (owner, attribute, replacement); `test_pitfalls_bite` names the pitfall of
+each, and the test that must not pass with it.  Those that the simulator is tried with as well are
+in `tests.sim.mutation.by_hand`.
 """
 
 from __future__ import annotations

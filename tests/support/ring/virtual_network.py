@@ -1,7 +1,7 @@
 """A tiny network of nodes in one process, with a virtual clock: for tests of the ring alone.
 
 It delivers in time order with a small seeded delay per link (first in, first out per link, as TCP),
-and has just the faults that these tests name.  The seeded simulator is another, larger thing.
+and has only the faults that these tests name.  The seeded simulator is separate and larger.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Drop = Callable[[str, str, bytes], bool]
 
 
 def waiting_token(node: Node) -> Token | None:
-    """The token that the node accepted and has not used yet."""
+    """The token that the node has accepted and not used yet."""
     phase = node.membership.operational or node.membership.recovery
     return phase.waiting if phase is not None else None
 
 
 class Net:
-    """Nodes by name, the links between them, and what each application saw."""
+    """Nodes by name, the links between them, and the events of each application."""
 
     def __init__(self, names: str = "abc", seed: int = 1, config: RingConfig | None = None) -> None:
         self.rng = random.Random(seed)
@@ -69,12 +69,12 @@ class Net:
         return self.seen[name]
 
     def suspect(self, name: str, address: str, refused: bool) -> None:
-        """The transport of `name` hints that its link to `address` broke, or was refused."""
+        """Let the transport of `name` hint that its link to `address` broke, or was refused."""
         self.nodes[name].suspect(address, self.now, refused=refused)
         self.flush(name)
 
     def split(self, *sides: str) -> None:
-        """Only members of the same side receive each other's frames; no sides: all do."""
+        """Let only members of the same side receive each other's frames; no sides: all do."""
         self.cut = {
             (a, b)
             for left in sides
@@ -85,7 +85,7 @@ class Net:
         }
 
     def flush(self, name: str) -> None:
-        """Carry out what a node wants after a call."""
+        """Carry out a node's outputs after a call."""
         node = self.nodes[name]
         node.invariants()
         for output in node.take():
@@ -109,7 +109,7 @@ class Net:
         self.push(at, to, frame)
 
     def push(self, at: float, to: str, frame: bytes) -> None:
-        """Let `frame` arrive at `to`, whoever it is from."""
+        """Let `frame` arrive at `to`, whoever sent it."""
         self._count += 1
         incarnation = self.nodes[to].me.incarnation
         heapq.heappush(self._heap, (at, self._count, to, incarnation, frame))
@@ -152,7 +152,7 @@ class Net:
             assert until(), f"not within {seconds} s: {self.describe()}"
 
     def resume(self, name: str) -> None:
-        """End a pause: first comes all that queued up meanwhile, then the late timers."""
+        """End a pause: first all queued input arrives, then the late timers fire."""
         node = self.nodes[name]
         for frame in self.paused.pop(name):
             node.receive(frame, self.now)
@@ -174,7 +174,7 @@ class Net:
     # -- what came of it ---------------------------------------------------------------------
 
     def settled(self, *sides: str) -> bool:
-        """Is each side one ring of exactly its members?"""
+        """Whether each side is one ring of exactly its members."""
         for side in sides or ("".join(self.nodes),):
             rings = {self.nodes[n].ring for n in side}
             names = {"".join(sorted(m.name for m in self.nodes[n].members)) for n in side}

@@ -1,7 +1,7 @@
 """Store in memory: a fake that passes the same tests as the LMDB one, for simulator and tests.
 
 A `MemoryDisk` outlives the stores opened on it, as a directory does.  It can fail, and have little
-room; `crash` drops a store without `close`.
+space; `crash` drops a store without `close`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MemoryDisk:
     owner: MemoryStore | None = None
     fail_next_commit: bool = False
     fails: bool = False  # each write, as long as this is set
-    room_bytes: int | None = None  # that are left; None: as many as are wanted
+    room_bytes: int | None = None  # bytes left; None: unlimited
 
     def crash(self) -> None:
         """End the process that has it open."""
@@ -147,7 +147,7 @@ class MemoryStore:
         return SavedCheckpoint(generation, len(chunks), position, sum(map(len, chunks)))
 
     def unpin(self, generation: int) -> None:
-        """Let it go."""
+        """Release it."""
         position, chunks, readers = self._pins.pop(generation)
         if readers > 1:
             self._pins[generation] = position, chunks, readers - 1
@@ -211,7 +211,7 @@ class MemoryStore:
         self.disk.meta = self._meta = meta
 
     def commit_point(self, size: int = 0) -> None:
-        """Fail if the disk does, or if it has no room for so many bytes."""
+        """Fail if the disk does, or if it lacks space for this many bytes."""
         self._raise_if_failed()
         disk = self.disk
         if disk.fail_next_commit or disk.fails:
@@ -238,14 +238,14 @@ class _MemoryStaging:
         self._chunks: list[bytes] = []
 
     def add(self, chunks: list[bytes]) -> None:
-        """Append."""
+        """Append a chunk."""
         self._store.commit_point(sum(map(len, chunks)))
         self._chunks += chunks
 
     def finish(self, meta: Meta | None = None) -> None:
-        """Switch."""
+        """Switch to the staged checkpoint."""
         self._store.switch(self._position, self._chunks, meta)
 
     def abandon(self) -> None:
-        """Forget."""
+        """Drop the chunks."""
         self._chunks = []

@@ -1,4 +1,4 @@
-"""Stores with a history of a few blobs, and a machine that raises at what a test calls poison."""
+"""Stores with a history of a few blobs, and a machine that raises at inputs marked as poison."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Author:
         self.replica.apply(Item(body.epoch, RING, 1, "a", body))
 
     def keep(self, store: LmdbStore | MemoryStore) -> None:
-        """Make durable what was applied."""
+        """Make all applied commands durable."""
         commit = self.replica.cut()
         if commit is None:
             return
@@ -80,7 +80,7 @@ class Author:
 
 
 def flip_on_disk(store: LmdbStore, prefix: bytes) -> None:
-    """Turn a bit over in the middle of the last value whose key has this prefix."""
+    """Flip a bit in the middle of the last value whose key has this prefix."""
     store._settle()
     with store._env.begin(write=True) as txn, txn.cursor() as cursor:
         behind = bytes([prefix[0] + 1])
@@ -101,8 +101,8 @@ class Tripwire:
 
 @contextmanager
 def raising(kind: int = c.PUBLISH, containing: bytes = POISON) -> Iterator[Tripwire]:
-    """While this lasts, the handler of `kind` raises for a body that contains these bytes, half of
-    its change done."""
+    """While the block runs, the handler of `kind` raises for a body that contains these bytes, with
+    half of its change done."""
     wire = Tripwire()
     handler = machines._ON_CHANNEL[kind]
 
