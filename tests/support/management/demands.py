@@ -194,8 +194,8 @@ DEMANDS: tuple[Demand, ...] = (
 )  # fmt: skip
 
 _VHOST_WORDS = {
-    "": "-", SEE: "any permission there, or to monitor", ENTER: "any permission there",
-    OWN: "-; of others to monitor, to end them administrator",
+    "": "-", SEE: "any permission there, or monitoring", ENTER: "any permission there",
+    OWN: "-; connections of others: monitoring to see, administrator to close",
 }  # fmt: skip
 
 
