@@ -415,7 +415,7 @@ def watch(options: argparse.Namespace) -> None:
     told = ", ".join(f"{k} {after[k] - before[k]}" for k in SUSPICIONS)
     print(f"{options.watch:g} s without a fault: {changed} views, {told}")
     if changed:
-        raise SystemExit("somebody was suspected falsely")
+        raise SystemExit("a member was suspected falsely")
 
 
 def main() -> None:

@@ -130,11 +130,11 @@ def test_users_and_rights_of_a_server(tmp_path: Path) -> None:
             patiently(lambda: operates(cluster))
             assert not users.is_let_in("bob", "wrong")
             assert users.is_let_in("guest"), "a user of the cluster whom the server does not know"
-            wait_until(lambda: users.is_let_in("bob"), WAIT_S, "bob to be let in")
+            wait_until(lambda: users.is_let_in("bob"), WAIT_S, "bob to be admitted")
         wait_until(lambda: not users.is_let_in("bob"), WAIT_S, "bob to be refused")
         assert users.is_let_in("guest")
         with server(port):
-            wait_until(lambda: users.is_let_in("bob"), WAIT_S, "bob to be let in again")
+            wait_until(lambda: users.is_let_in("bob"), WAIT_S, "bob to be admitted again")
             patiently(lambda: publishes(users))
             stays: list[pika.BlockingConnection] = []
             patiently(lambda: stays.append(users.connect("bob", 0)))

@@ -81,7 +81,7 @@ def test_unknown_operations_are_refused(
     """G15: the sender gets a sentence, the broker continues."""
     with pytest.raises(ManagementError, match="knows no operation"):
         Target(cluster[0].address).ask(**request_)
-    wait_until(lambda: cluster[0].status().status == "ACTIVE", 20, "it to go on")
+    wait_until(lambda: cluster[0].status().status == "ACTIVE", 20, "it to continue")
 
 
 def test_closing_the_terminal_ends_no_member(cluster: LocalCluster) -> None:

@@ -123,7 +123,7 @@ class BrokerJudge:
         )
         known = self.nodes.setdefault(now.chain, node)
         if known[:7] != node[:7]:
-            self.broken("G14", f"{name} at {now} root {root:x}, somebody had {known.root:x}")
+            self.broken("G14", f"{name} at {now} root {root:x}, another member had {known.root:x}")
         first = self.children.setdefault((parent, now.epoch), now.chain)
         if first != now.chain:
             self.broken("G1", f"{name} applies another {applied.first} in epoch {now.epoch}")
@@ -140,7 +140,7 @@ class BrokerJudge:
             return
         node = self.nodes.get(history.chain)
         if node is None or node.root != replica.machine.root():
-            self.broken("G14", f"{name} {what} at {history}: not the state that anybody had")
+            self.broken("G14", f"{name} {what} at {history}: a state that no member had")
         replica.machine.invariants()
 
     def activated(

@@ -133,7 +133,9 @@ class PairJudge(BrokerJudge):
             if before is not None and before.owner == name:
                 self.side[name] = before
             if self.side[name].owner != name:
-                self.broken("G28", f"{name} goes on alone by its record, and is set aside, or none")
+                self.broken(
+                    "G28", f"{name} continues alone by its record, but has no side of its own"
+                )
             return
         self._check_vote(upper)
         self.counters["votes_taken"] += 1
@@ -143,14 +145,14 @@ class PairJudge(BrokerJudge):
         """Never without a client, never with an old state, never before its time."""
         options, now = upper.role.pair.options, upper.world.now
         if not upper.was_level:
-            self.broken("G28", f"{upper.name} takes the vote, and had not all of the state since")
+            self.broken("G28", f"{upper.name} takes the vote without having had the whole state")
         if upper.role.of_hac and not 0.0 < upper.lost_at <= upper.role.heard_at:
-            text = f"{upper.name} takes the vote, and has heard of no client"
+            text = f"{upper.name} takes the vote, but has heard of no client"
             self.broken("G28", f"{text} since {upper.lost_at}: {upper.role.heard_at}")
         if upper.stood is not Standing.ACTIVE and now - upper.lost_at < options.timeout_s - SLACK_S:
             self.broken("G28", f"{upper.name} takes the vote after {now - upper.lost_at} s")
         if options.slave_ends and not options.is_first:
-            self.broken("G28", f"{upper.name} is to end with its master, and takes the vote")
+            self.broken("G28", f"{upper.name} must end with its master, but takes the vote")
 
     def _begin(self, name: str, of: Side, chain: bytes) -> Side:
         side = self.side[name] = Side(self, name, of, chain)
@@ -175,15 +177,15 @@ class PairJudge(BrokerJudge):
             return
         self.counters["set_aside"] += 1
         kept = voter_set(plan.voters).pair
-        text = f"{name} gives up what it confirmed for {first}"
+        text = f"{name} gives up confirmed messages for {first}"
         if not plan.apart:
-            self.broken("G28", f"{text}, and nothing says so")
+            self.broken("G28", f"{text}, and no record says so")
         elif not theirs.declared and (mine.declared or first != kept):
-            self.broken("G28", f"{text}, and {kept} is to be kept")
+            self.broken("G28", f"{text}, but {kept} must be kept")
         elif theirs.lives(self.uppers[first]) and not theirs.took_anything(
             plan.chain, self.disk_of(first)
         ):
-            self.broken("G28", f"{text}, of which no client has anything")
+            self.broken("G28", f"{text}, whose history no client has seen")
 
     def declared(self, name: str, chain: bytes) -> None:
         """An operator declares the other one lost, with whatever only that one had."""

@@ -207,7 +207,7 @@ class SimPair:
                 self._stack.judge.counters["held"] += 1
             return HELD
         if standing is Standing.PENDING:
-            text = f"{upper.name} is pending, and does not hold a client: {self._reason}"
+            text = f"{upper.name} is pending, but does not hold a client: {self._reason}"
             self._stack.judge.broken("G28", text)
         return REFUSED
 

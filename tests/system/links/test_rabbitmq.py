@@ -210,7 +210,7 @@ def test_a_shovel_of_rabbitmq_moves_messages_from_and_to_ours(both: Both) -> Non
             "dest-protocol": "amqp091", "dest-uri": target, "dest-queue": destination,
         }  # fmt: skip
         told(rabbit, "set_parameter", "shovel", name, json.dumps(value))
-    wait_until(partial(_holds, ours, "to-ours"), 60, "all of them to come back")
+    wait_until(partial(_holds, ours, "to-ours"), 60, "all of them to return")
     assert take(ours[0], "to-ours", COUNT) == list(range(COUNT))
     for name in ("there", "here"):
         told(rabbit, "clear_parameter", "shovel", name)
