@@ -289,7 +289,10 @@ def policy(kind: str) -> Verb:
         def told(api: Api) -> str | None:
             try:
                 return call(api)
-            except ApiError as problem:  # the broker judges it, which may be of another release
+            except ApiError as problem:
+                if problem.status != HTTPStatus.BAD_REQUEST:
+                    raise
+                # The broker judges the keys: it may be of another release.
                 questions = "".join(meant(key, known) for key in unknown)
                 raise ApiError(f"{problem}{questions}", problem.status) from None
 

@@ -210,6 +210,14 @@ def test_a_member_that_is_not_there_is_told_with_what_to_do_next(run: Run) -> No
     assert "Any other member answers as well: name one, or several" in ended.err
 
 
+@pytest.mark.parametrize("verb", ["set_policy", "set_operator_policy"])
+def test_a_policy_that_nobody_takes_ends_like_any_other_change(run: Run, verb: str) -> None:
+    """Scripts try again at this code, and not at that of a fault of ours."""
+    ended = run(qpidctl, "--broker", "127.0.0.1:1", verb, "caps", "^o", '{"max-length": 5}')
+    assert ended.code == Exit.UNAVAILABLE
+    assert "Any other member answers as well" in ended.err
+
+
 @pytest.mark.parametrize(
     ("greeting", "advice"),
     [
