@@ -130,16 +130,18 @@ class Api:
     ) -> tuple[int, bytes]:
         address, connection = self._connection()
         tls_hint = "speaks TLS at this port: write https:// before it"
+        doubt = "" if method == "GET" else "; look whether it took effect"
         try:
             connection.request(method, path, content, dict(headers))
             answer = connection.getresponse()
             return answer.status, answer.read(ANSWER_BYTES_MAX)
         except http.client.RemoteDisconnected:
             hint = "" if self.tls is not None else f"; perhaps it {tls_hint}"
-            raise NoAnswer(f"{address} closed the connection without an answer{hint}") from None
+            what = f"closed the connection without an answer{doubt}{hint}"
+            raise NoAnswer(f"{address} {what}") from None
         except OSError as problem:
-            hint = _hint(problem)
-            raise NoAnswer(f"cannot ask {address}: {reason(problem, address)}{hint}") from None
+            why = f"{reason(problem, address)}{doubt}{_hint(problem)}"
+            raise NoAnswer(f"cannot ask {address}: {why}") from None
         except http.client.HTTPException as problem:
             what = "does not speak HTTP: give the management port"
             begins_otherwise = isinstance(problem, http.client.BadStatusLine)

@@ -219,6 +219,28 @@ def test_a_policy_that_nobody_takes_ends_like_any_other_change(run: Run, verb: s
 
 
 @pytest.mark.parametrize(
+    ("verb", "doubtful"), [(("add_vhost", "shop"), True), (("list_vhosts",), False)]
+)
+def test_a_change_whose_member_dies_before_it_answers_may_have_taken_effect(
+    run: Run, verb: tuple[str, ...], *, doubtful: bool
+) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def die() -> None:
+        link, _ = listener.accept()
+        with link:
+            link.recv(65536)
+
+    served = threading.Thread(target=die)
+    served.start()
+    ended = run(qpidctl, "--broker", f"127.0.0.1:{listener.getsockname()[1]}", *verb)
+    served.join()
+    listener.close()
+    assert ended.code == Exit.UNAVAILABLE
+    assert ("without an answer; look whether it took effect" in ended.err) is doubtful, ended.err
+
+
+@pytest.mark.parametrize(
     ("greeting", "advice"),
     [
         (b"AMQP\0\0\x09\x01", "does not speak HTTP: give the management port"),
