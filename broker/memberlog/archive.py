@@ -18,6 +18,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -297,4 +298,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Its member was killed and reads no more: end like it, without a traceback in its log.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,7 @@ import errno
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from io import BytesIO
@@ -264,6 +265,18 @@ class TestCompression:
         assert [did.file for did in first] == ["a.1.000001.qml"]
         output, _ = second.communicate()
         assert (second.returncode, output) == (0, b"")
+
+    def test_one_whose_member_was_killed_ends_without_a_word(self, tmp_path: Path) -> None:
+        """Both write to one log, in which a traceback is a fault of ours."""
+        write_incarnation(tmp_path, 1, 2)
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, *command_line(tmp_path, "", Policy(), 0)]
+        ended = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, check=False
+        )
+        os.close(writer)
+        assert (ended.returncode, ended.stderr) == (-signal.SIGPIPE, b"")
 
 
 class TestRetention:
