@@ -98,8 +98,9 @@ class Joiner(Generic[StoreT]):
     """Brings one member to the primary's state.
 
     `replica` returns the member's own replica; `may_replace` tells whether a state at a given point
-    may replace it; `on_verified` replaces it at once, or refuses the state; `on_items` is called
-    when `next_item` has something; `on_failed` when the transfer fails.
+    may replace it; `keeps_up` whether the disk keeps up with what the member applies; `on_verified`
+    replaces the replica at once, or refuses the state; `on_items` is called when `next_item` has
+    something; `on_failed` when the transfer fails.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Joiner(Generic[StoreT]):
         own: Callable[[], Meta],
         replica: Callable[[], Replica],
         may_replace: Callable[[History], bool],
+        keeps_up: Callable[[], bool],
         on_verified: Callable[[Replica, StoreT], bool],
         on_items: Callable[[], None],
         on_failed: Callable[[str], None],
@@ -120,10 +122,12 @@ class Joiner(Generic[StoreT]):
         }  # fmt: skip
         self._device, self._quarantine = device, quarantine
         self._own, self._replica, self._may_replace = own, replica, may_replace
+        self._keeps_up = keeps_up
         self._on_verified, self._on_items, self._on_failed = on_verified, on_items, on_failed
         self._donor: Member | None = None
         self._receiver: Receiver | None = None
         self._items: Iterator[Recorded] = iter(())
+        self._waits_for_disk = False  # with the next item, which may be here
         self._incoming: _Incoming[StoreT] | None = None
         self._verified: Verified[StoreT] | None = None
         self._verifying = self._dropped = False  # a worker has the state; and nobody waits for it
@@ -156,7 +160,14 @@ class Joiner(Generic[StoreT]):
         self._drop_verified()
 
     def next_item(self) -> Recorded | None:
-        """Return the next item of the tail; None when none is here yet."""
+        """Return the next item of the tail; None when none is here yet, or the disk lags.
+
+        A member fetches and applies a tail faster than a slow disk writes it. Without this pause,
+        all of it would wait in memory until the lag made the member leave.
+        """
+        self._waits_for_disk = not self._keeps_up()
+        if self._waits_for_disk:
+            return None
         # The member may ask while a checkpoint is being received: its blocks are not items.
         while self._receiver is not None and isinstance(self._receiver.answer, Tail):
             try:
@@ -211,6 +222,8 @@ class Joiner(Generic[StoreT]):
         if self._receiver is not None:
             self._receiver.wake(now)
             self._advance()
+        if self._receiver is not None and self._waits_for_disk and self._keeps_up():
+            self._on_items()
 
     def _answered(self, donor: Member, answer: Tail | Offer) -> None:
         if isinstance(answer, Tail):

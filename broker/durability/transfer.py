@@ -85,6 +85,7 @@ class StateTransfer:
         own: Callable[[], Meta],
         replica: Callable[[], Replica],
         request_checkpoint: Callable[[], None],
+        keeps_up: Callable[[], bool],
         member: Callable[[], ReplicatedMember[LmdbStore, StoreWriter]],
     ) -> None:
         self._loop, self._replica = loop, replica
@@ -101,7 +102,7 @@ class StateTransfer:
         self._sender = Sender(send, DonorLibrary(store, request), work, loop.time)
         self._joiner: Joiner[LmdbStore] = Joiner(
             device, quarantine, own=own, replica=replica,
-            may_replace=lambda history: member().may_replace(history),
+            may_replace=lambda history: member().may_replace(history), keeps_up=keeps_up,
             on_verified=lambda state, received: member().state_received(state, received),
             on_items=lambda: member().tail_is_here(),
             on_failed=lambda reason: member().transfer_failed(reason),

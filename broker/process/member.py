@@ -163,7 +163,7 @@ class BrokerMember:
             store=lambda: self._member.persister.for_others,
             own=lambda: self._member.persister.meta, replica=lambda: self._controller.replica,
             request_checkpoint=lambda: self._member.persister.request_checkpoint(),
-            member=lambda: self._member,
+            keeps_up=lambda: self._watchdogs.disk_keeps_up, member=lambda: self._member,
         )  # fmt: skip
         make_controller = partial(
             Controller, ring.me, replica=replica, filled=filled, size=options.cluster_size,

@@ -24,6 +24,9 @@ from store.commit_queue import CommitLag
 
 SOFT_SHARE = 0.1
 """The first bound, as a share of the last one."""
+CATCH_UP_SHARE = 0.08
+"""At this share of the last bound a member that catches up waits for its disk: it slows itself down
+before it would slow down all others."""
 HOLD_S_MAX = 0.05
 HOLD_S_MIN = 0.002
 """How long a token is held: at the first bound, and from half of the last bound on."""
@@ -131,6 +134,10 @@ class DiskLag:
             f"the disk of this member does not keep up: {behind}; allowed are {self.bytes_max} "
             f"bytes (--disk-backlog-max) and {self.seconds_max:g} s (--disk-lag-max)"
         )
+
+    def keeps_up(self, commits: CommitLag) -> bool:
+        """Whether this disk may be given more than what all members are given."""
+        return commits.bytes < CATCH_UP_SHARE * self.bytes_max
 
     def _hold(self, part: float, behind: str) -> None:
         hold_s = 0.0

@@ -237,6 +237,11 @@ class Watchdogs:
         found |= {"disk": self.disk.alarm} if self.disk.alarm else {}
         return found | of_all(self._controller())
 
+    @property
+    def disk_keeps_up(self) -> bool:
+        """Whether more may be applied than what is ordered, as a member does that comes back."""
+        return self.disk.keeps_up(self._disk_lag())
+
     def status(self) -> Json:
         """Return this part of the answer to `status`."""
         return {

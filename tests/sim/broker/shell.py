@@ -154,7 +154,7 @@ class BrokerUpper:
             Ports(SimRing(self), lease, self, self.transfer, self.outbox, self.log, self),
             self, store, meta, self._controller_of(replica, meta), transfer_retry_s=retry_s,
         )  # fmt: skip
-        self.watchdogs = SimWatchdogs(self)
+        self.watchdogs: SimWatchdogs = SimWatchdogs(self)
         self.role = self._role_of()
 
     def _clients_of(self, tape: Tape) -> SimClients:

@@ -56,6 +56,7 @@ class SimTransfer:
             own=lambda: upper.replicated.persister.meta,
             replica=lambda: upper.controller.replica,
             may_replace=lambda history: upper.replicated.may_replace(history),
+            keeps_up=lambda: upper.watchdogs.disk_keeps_up,
             on_verified=self._verified,
             on_items=lambda: upper.replicated.tail_is_here(),
             on_failed=lambda reason: upper.replicated.transfer_failed(reason),

@@ -78,6 +78,11 @@ class SimWatchdogs:
         """The voters from which this member last ordered a change."""
         return self._changes._asked[1]
 
+    @property
+    def disk_keeps_up(self) -> bool:
+        """Whether more may be applied than what is ordered."""
+        return self._disk.keeps_up(self.upper.replicated.persister.writer.lag())
+
     def _beat(self) -> None:
         upper = self.upper
         self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)

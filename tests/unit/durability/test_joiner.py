@@ -37,6 +37,8 @@ from vsync.types import Member
 
 JOINER, DONOR, OTHER = Member("b", 1, "b:1"), Member("a", 1, "a:1"), Member("c", 1, "c:1")
 OWN = Meta("prod", "b", "5eed", cluster_id=META.cluster_id)
+UNWRITTEN_MAX = 8000
+"""At so many bytes that were applied and are not on disk the joiner waits."""
 
 
 class Rig:
@@ -69,11 +71,14 @@ class Rig:
         self.replica = Replica("b", Machine("b"), History())
         self.own = OWN
         self.wanted = True
+        self.unwritten = self.unwritten_worst = 0
+        self.written_a_step = 1 << 30
         self.verified: list[LmdbStore] = []
         self.failed: list[str] = []
         self.joiner: Joiner[LmdbStore] = Joiner(
             self, Quarantine(Incidents(self.dir), "1.0"),
             own=lambda: self.own, replica=lambda: self.replica, may_replace=self.may_replace,
+            keeps_up=lambda: self.unwritten < UNWRITTEN_MAX,
             on_verified=self.take, on_items=self.follow, on_failed=self.failed.append,
         )  # fmt: skip
 
@@ -95,6 +100,8 @@ class Rig:
         while (item := self.joiner.next_item()) is not None:
             if item.first > self.replica.history.position:
                 self.replica.follow(item)
+                self.unwritten += len(item.item.body)
+                self.unwritten_worst = max(self.unwritten_worst, self.unwritten)
 
     # -- its device ------------------------------------------------------------------------------
 
@@ -130,6 +137,7 @@ class Rig:
 
     def step(self) -> None:
         self.now_s += 0.01
+        self.unwritten = max(0, self.unwritten - self.written_a_step)
         self.joiner.wake()
         jobs, self.jobs = self.jobs, []
         for job in jobs:
@@ -173,6 +181,16 @@ def test_a_member_a_little_behind_fetches_what_it_missed_and_no_more(tmp_path: P
     missed = rig.author.replica.history.position - behind.position
     assert sent < missed * 2500
     assert not list(rig.dir.glob("store.joining.*"))
+
+
+def test_who_comes_back_applies_no_faster_than_its_disk_writes(tmp_path: Path) -> None:
+    """All of what it missed waited in memory, until the lag made the member leave again."""
+    rig = Rig(tmp_path)
+    rig.written_a_step = 1000
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    largest = 2500  # bytes of an item
+    assert UNWRITTEN_MAX <= rig.unwritten_worst < UNWRITTEN_MAX + largest
 
 
 def test_an_empty_member_goes_by_the_tail_where_all_of_it_is_there(tmp_path: Path) -> None:
