@@ -1,4 +1,4 @@
-"""The asyncio face over real sockets: what is accepted is answered, whatever happens."""
+"""The asyncio interface over real sockets: every accepted call gets a result, whatever happens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG = RingConfig(
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Bounded, so that a hang becomes a failure; asserts nothing about time."""
+    """Run `main` under a time limit that turns a hang into a failure; nothing asserts on time."""
 
     async def bounded() -> None:
         async with asyncio.timeout(40):
@@ -53,7 +53,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 async def together(
     names: str, voters: Iterable[str] = (), unread_bytes_max: int = 64 << 20
 ) -> AsyncIterator[list[Cluster]]:
-    """Members on one ring."""
+    """Start members and wait until they form one ring."""
     async with contextlib.AsyncExitStack() as stack:
         found: list[Cluster] = []
         for name in names:
@@ -69,18 +69,18 @@ async def together(
 
 
 async def kill(one: Cluster) -> None:
-    """End a member without a leave notice, like a killed process."""
+    """End a member without a leave notice, as a killed process would."""
     one._driver.stop()
     await one.close(0)
 
 
 async def read(group: Group, count: int) -> list[Received]:
-    """The next events."""
+    """Read the next `count` events."""
     return [await anext(group) for _ in range(count)]
 
 
 async def read_messages(group: Group, count: int) -> list[GroupMessage]:
-    """Events up to so many messages; the messages."""
+    """Read events until `count` messages have come; return the messages."""
     found: list[GroupMessage] = []
     while len(found) < count:
         event = await anext(group)
@@ -89,7 +89,7 @@ async def read_messages(group: Group, count: int) -> list[GroupMessage]:
     return found
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert sorted(vsync.__all__) == sorted(n for ns in vsync._HOMES.values() for n in ns)
     for name in vsync.__all__:
         assert getattr(vsync, name) is not None
@@ -97,7 +97,7 @@ def test_every_public_name_is_there() -> None:
         importlib.import_module("vsync").Klaster  # noqa: B018
 
 
-def test_positions_are_the_same_everywhere_and_groups_are_apart() -> None:
+def test_positions_agree_on_all_members_and_groups_are_separate() -> None:
     async def main() -> None:
         async with together("abc") as members:
             groups = [await one.join("g") for one in members]
@@ -115,7 +115,7 @@ def test_positions_are_the_same_everywhere_and_groups_are_apart() -> None:
             assert (message.group, message.payload) == ("h", b"to h")
             assert set(members[2].groups) == {"g", "h"}
             assert groups[2].members == groups[0].members
-            # A leave ends the iteration, behind everything that was sent before.
+            # A leave ends the iteration after everything that was sent before it.
             last = asyncio.ensure_future(groups[2].mcast(b"last"))
             await groups[2].leave()
             assert last.done()
@@ -129,7 +129,7 @@ def test_positions_are_the_same_everywhere_and_groups_are_apart() -> None:
     run(main)
 
 
-def test_members_that_close_or_fail_are_distinguished() -> None:
+def test_a_close_and_a_failure_have_different_causes() -> None:
     async def main() -> None:
         async with together("abc") as (a, b, c):
             group = await a.join("g")
@@ -150,7 +150,7 @@ def test_members_that_close_or_fail_are_distinguished() -> None:
     run(main)
 
 
-def test_callbacks_get_the_same_events() -> None:
+def test_callbacks_receive_the_same_events() -> None:
     async def main() -> None:
         heard: list[Received] = []
         async with together("ab") as (a, b):
@@ -189,7 +189,7 @@ def test_a_callback_that_raises_ends_the_member_with_its_reason() -> None:
     run(main)
 
 
-def test_durable_needs_the_disks_of_a_majority() -> None:
+def test_durable_needs_a_majority_of_disks() -> None:
     async def main() -> None:
         async with together("abc") as members:
             groups = [await one.join("g") for one in members]
@@ -212,7 +212,7 @@ def test_durable_needs_the_disks_of_a_majority() -> None:
     run(main)
 
 
-def test_results_that_are_left_at_close_are_reported() -> None:
+def test_results_nobody_fetched_are_reported_at_close() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as alone:
             group = await alone.join("g")
@@ -268,8 +268,9 @@ def test_a_payload_of_many_frames_survives_a_merge() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01], ids=["opening", "opened"])
-def test_a_start_that_is_given_up_leaves_nothing_behind(seconds: float) -> None:
-    """Nor does a ring of another kind, of the same name, hold it up at the barrier."""
+def test_a_cancelled_start_leaves_nothing_behind(seconds: float) -> None:
+    """A ring of the same name with other settings does not block the start at the
+    barrier either."""
 
     async def main() -> None:
         transport = ZmqTransport("127.0.0.1:0", 3 * CONFIG.frame_bytes_max)
@@ -305,7 +306,7 @@ def test_quorate_counts_the_voters() -> None:
     run(main)
 
 
-def test_wrong_uses_are_refused_with_a_reason() -> None:
+def test_wrong_calls_are_refused_with_a_reason() -> None:
     async def main() -> None:
         for cluster, member in (("", "a"), ("test", ""), ("test", "\0")):
             with pytest.raises(ConfigError, match="need names that can be printed"):

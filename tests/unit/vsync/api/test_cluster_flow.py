@@ -1,4 +1,4 @@
-"""Back-pressure at both ends of the library: what is not accepted, what is not read."""
+"""Back-pressure at both ends of the library: refused sends, and events nobody reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.vsync.api.test_cluster import CONFIG, read_messages, run, togeth
 from vsync import AGREED, Cluster, ClusterClosed, PayloadTooLarge
 
 
-def test_a_full_member_refuses_or_queues_in_turn() -> None:
+def test_a_full_member_refuses_or_queues_in_order() -> None:
     async def main() -> None:
         async with together("ab") as (a, b):
             group = await a.join("g")
@@ -48,7 +48,7 @@ def test_a_slow_reader_pauses_and_resumes_the_member() -> None:
     run(main)
 
 
-def test_unread_events_of_a_left_group_count_no_more() -> None:
+def test_unread_events_of_a_left_group_no_longer_count() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG, unread_bytes_max=2000) as alone:
             for _ in range(10):

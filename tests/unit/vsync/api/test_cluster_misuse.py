@@ -1,4 +1,4 @@
-"""What a program does wrong is said at once, by the call that did it, and harms nothing else."""
+"""A program's mistake is reported at once, by the call that made it, and harms nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_help_shows_the_public_names() -> None:
 
 
 @pytest.mark.parametrize("payload", ["text", bytearray(b"x"), None, 7])
-def test_a_payload_that_is_not_bytes_is_refused_and_nothing_was_accepted(payload: object) -> None:
+def test_a_payload_that_is_not_bytes_is_refused(payload: object) -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as alone:
             group = await alone.join("g", lambda _: None)
@@ -44,7 +44,7 @@ def test_a_payload_that_is_not_bytes_is_refused_and_nothing_was_accepted(payload
     run(main)
 
 
-def test_a_level_or_name_of_another_type_is_refused_and_nothing_was_accepted() -> None:
+def test_a_level_or_name_of_a_wrong_type_is_refused() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as alone:
             group = await alone.join("g", lambda _: None)
@@ -57,7 +57,7 @@ def test_a_level_or_name_of_another_type_is_refused_and_nothing_was_accepted() -
     run(main)
 
 
-def test_a_callback_that_raises_ends_the_member_and_is_heard_of() -> None:
+def test_a_failed_callback_ends_the_member_and_is_reported_once() -> None:
     async def main() -> None:
         told: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(about))
@@ -82,7 +82,7 @@ def test_a_callback_that_raises_ends_the_member_and_is_heard_of() -> None:
     run(main)
 
 
-def test_the_error_of_a_failed_member_does_not_grow_with_each_call() -> None:
+def test_the_error_of_a_failed_member_does_not_grow_per_call() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG, unread_bytes_max=1000) as alone:
             group = await alone.join("g")
@@ -97,7 +97,7 @@ def test_the_error_of_a_failed_member_does_not_grow_with_each_call() -> None:
     run(main)
 
 
-def test_who_waits_for_the_end_returns_when_it_was_closed_here() -> None:
+def test_wait_closed_returns_after_a_local_close() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as alone:
             waiting = asyncio.ensure_future(alone.wait_closed())
@@ -110,7 +110,7 @@ def test_who_waits_for_the_end_returns_when_it_was_closed_here() -> None:
     run(main)
 
 
-def test_a_second_close_returns_when_the_first_one_is_through() -> None:
+def test_a_second_close_waits_for_the_first() -> None:
     async def main() -> None:
         async with together("ab") as (a, b):
             group = await a.join("g", lambda _: None)
@@ -147,7 +147,7 @@ async def used(use: Callable[[Cluster], object], one: Cluster) -> None:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_what_needs_a_start_says_so(use: str) -> None:
+def test_a_call_before_the_start_says_so(use: str) -> None:
     async def main() -> None:
         with pytest.raises(GroupError, match="not started"):
             await used(USES[use], Cluster("test", "a"))
@@ -177,19 +177,19 @@ async def elsewhere(group: Group) -> int:
     return await group.mcast(b"x")
 
 
-def test_one_text_for_a_list_is_refused() -> None:
+def test_a_string_in_place_of_a_list_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"voters.*list"):
         Cluster("test", "a", voters="abc")
     with pytest.raises(ConfigError, match=r"peers.*list"):
         Cluster("test", "a", "127.0.0.1:0", "127.0.0.1:5401")
 
 
-def test_a_name_that_no_frame_can_carry_is_refused_at_once() -> None:
+def test_a_name_too_long_for_a_frame_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="at most 255 bytes, not 300"):
         Cluster("test", "a" * 300)
 
 
-def test_a_key_of_another_member_is_refused_at_once(tmp_path: Path) -> None:
+def test_another_members_key_is_refused_at_once(tmp_path: Path) -> None:
     pair = keys_for(["127.0.0.1:5401"])[0]
     directory = KeyDirectory(tmp_path / "public")
     directory.allow(pair)
@@ -197,7 +197,7 @@ def test_a_key_of_another_member_is_refused_at_once(tmp_path: Path) -> None:
         Cluster("test", "a", security=directory.curve(pair))
 
 
-def test_another_cluster_is_named_as_the_program_named_it() -> None:
+def test_a_refusal_names_both_clusters_as_their_programs_do() -> None:
     async def main() -> None:
         async with (
             Cluster("shop", "a", config=CONFIG) as older,
@@ -211,7 +211,7 @@ def test_another_cluster_is_named_as_the_program_named_it() -> None:
     run(main)
 
 
-def test_keys_are_read_from_the_files_that_the_tool_makes(
+def test_keys_are_read_from_the_files_the_tool_writes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair = keys_for(["127.0.0.1:5401"])[0]

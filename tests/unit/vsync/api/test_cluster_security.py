@@ -1,4 +1,4 @@
-"""Keys, foreign members and incompatible ones through `vsync.Cluster`, over real sockets."""
+"""Keys, foreign members and incompatible members through `vsync.Cluster`, over real sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Bounded, so that a hang becomes a failure; asserts nothing about time."""
+    """Run `main` under a time limit that turns a hang into a failure; nothing asserts on time."""
 
     async def bounded() -> None:
         async with asyncio.timeout(200):
@@ -31,7 +31,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 class Keys:
-    """Three members with a key each, on one list."""
+    """Three members with a key each, all on one allow list."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Keys:
         self.files = [self.key_directory.allow(pair) for pair in self.pairs[:3]]
 
     def member(self, place: int, security: Security | None, **others: object) -> Cluster:
-        """The member at a place; `others`: what else differs."""
+        """The member with index `place`; `others` are the settings that differ."""
         given = {"cluster": "test", "config": CONFIG} | others
         address = self.addresses[place]
         return Cluster(
@@ -54,7 +54,7 @@ class Keys:
 
     @contextlib.asynccontextmanager
     async def together(self) -> AsyncIterator[list[Cluster]]:
-        """All three in one ring."""
+        """Start all three and wait until they form one ring."""
         async with contextlib.AsyncExitStack() as stack:
             found = [
                 await stack.enter_async_context(self.member(place, self.curve(pair)))
@@ -70,14 +70,14 @@ async def company(members: Sequence[Cluster]) -> None:
 
 
 async def lonely(newcomer: Cluster) -> str:
-    """Why it is alone, as soon as it knows."""
+    """Wait until it knows why it is alone, and return the reason."""
     while not (reason := await newcomer.why_alone()):  # noqa: ASYNC110 - the product's own state
         await asyncio.sleep(0.01)
     return reason
 
 
 async def unharmed(members: Sequence[Cluster], groups: Sequence[Group], rings: set[object]) -> None:
-    """They deliver, in the ring in which they were."""
+    """The members still deliver, in the ring they had before."""
     for group in groups:
         await group.mcast(b"still here", SAFE)
     for group in groups:
@@ -86,12 +86,12 @@ async def unharmed(members: Sequence[Cluster], groups: Sequence[Group], rings: s
 
 
 @pytest.mark.slow
-def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) -> None:
-    """G15: wrong keys, wrong cluster, other protocol version, settings and mechanism: each newcomer
-    gets both values, and running members are not disturbed."""
+def test_members_with_keys_form_a_ring_and_others_learn_the_reason(tmp_path: Path) -> None:
+    """G15: a newcomer with wrong keys, or another cluster, protocol version, settings or mechanism,
+    is told both values, and the running members are not disturbed."""
     keys = Keys(tmp_path)
     foreign = make_pair(keys.addresses[3])
-    elsewhere = KeyDirectory(tmp_path / "elsewhere")  # it expects other keys of the members
+    elsewhere = KeyDirectory(tmp_path / "elsewhere")  # expects other keys of the members
     elsewhere.allow(foreign)
     for address in keys.addresses[:3]:
         elsewhere.allow(make_pair(address))
@@ -135,8 +135,8 @@ def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) -> None:
-    """Every member gets a new key while the others send; then no old key is accepted."""
+def test_keys_rotate_member_by_member_without_loss(tmp_path: Path) -> None:
+    """Each member gets a new key while the others send; afterwards no old key is accepted."""
     keys = Keys(tmp_path)
     old = list(keys.pairs[:3])
 
@@ -165,7 +165,7 @@ def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) ->
     run(main)
 
 
-def test_a_running_member_that_is_alone_has_no_reason() -> None:
+def test_a_running_member_alone_has_no_reason() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as one:
             assert one.members == (Member("a", one.me.incarnation, one.address),)

@@ -1,4 +1,4 @@
-"""Process groups over real nodes (G18, G19): members know one another before anything else."""
+"""Process groups over real nodes (G18, G19): members know each other before any message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vsync.types import Guarantee, Member
 
 
 class Port:
-    """Puts a node and its clock where the layer expects a driver."""
+    """Stands where the layer expects a driver: a node and its clock."""
 
     def __init__(self, net: Net, name: str) -> None:
         self.net, self.name = net, name
@@ -104,7 +104,7 @@ class Office:
         ]
 
 
-def test_joins_leaves_and_data_have_one_place_for_all() -> None:
+def test_joins_leaves_and_data_have_one_order_for_all() -> None:
     office = Office("abc")
     office.join("abc")
     for name in "abc":
@@ -112,7 +112,7 @@ def test_joins_leaves_and_data_have_one_place_for_all() -> None:
     office.run(0.1)
     assert sorted(office.listed("a")) == ["a", "b", "c"], "in the order of their joins"
     assert office.listed("a") == office.listed("b") == office.listed("c")
-    # Everybody sees what comes after its own join, with the same numbers.
+    # Everybody sees what follows its own join, with the same positions.
     places = [
         {(e.position, e.payload) for e in office.events[n] if isinstance(e, GroupMessage)}
         for n in "abc"
@@ -131,7 +131,7 @@ def test_joins_leaves_and_data_have_one_place_for_all() -> None:
     assert {*office.listed("a")} == {*"ac"}
 
 
-def test_groups_are_apart_and_one_may_be_in_several() -> None:
+def test_groups_are_separate_and_a_process_may_be_in_several() -> None:
     office = Office("ab")
     office.join("ab", "g")
     office.join("b", "h")
@@ -145,7 +145,7 @@ def test_groups_are_apart_and_one_may_be_in_several() -> None:
     assert {g: len(m) for g, m in office.layers["a"].views().items()} == {"g": 2, "h": 1}
 
 
-def test_a_leave_a_crash_and_a_restart_are_distinguished() -> None:
+def test_a_leave_a_crash_and_a_restart_have_different_causes() -> None:
     office = Office("abcd")
     office.join("abcd")
     office.run(0.1)
@@ -154,8 +154,8 @@ def test_a_leave_a_crash_and_a_restart_are_distinguished() -> None:
     office.net.crash("b")
     office.settle("acd")
     assert office.changes("a")[-2:] == ["-d leave", "-b node down"]
-    # If a new incarnation joins before the old one is missed, the process went down, not its node.
-    # Which is first is a race of joins: it is repeated until the new incarnation wins.
+    # If the new incarnation joins before the old one is missed, the cause is "process down", not
+    # "node down". That is a race of joins: repeat it until the new incarnation wins.
     told: list[str] = []
     while told[-1:] != ["-c process down"]:
         assert len(told) < 20
@@ -172,7 +172,7 @@ def test_a_leave_a_crash_and_a_restart_are_distinguished() -> None:
     assert office.listed("c") == "ac"
 
 
-def test_after_a_merge_all_have_the_same_list_at_the_same_place() -> None:
+def test_after_a_merge_all_have_the_same_list_at_the_same_position() -> None:
     office = Office("abcd")
     office.join("abcd")
     office.run(0.1)
@@ -196,7 +196,7 @@ def test_after_a_merge_all_have_the_same_list_at_the_same_place() -> None:
     for name in "abc":
         fresh = office.events[name][before[name] :]
         kinds = [type(e) for e in fresh if not isinstance(e, GroupSent)]
-        # One change of the list, and only then a message, also of the other side.
+        # The list changes once, and only then messages follow, those of the other side included.
         assert kinds == [GroupView, Synced, GroupMessage]
         view = fresh[0]
         assert isinstance(view, GroupView)
@@ -208,8 +208,9 @@ def test_after_a_merge_all_have_the_same_list_at_the_same_place() -> None:
     assert office.data("a")[-1] == office.data("c")[-1] == b"to all"
 
 
-def test_a_member_that_was_away_has_left_and_joined() -> None:
-    """A short cut of one member: it missed messages, so the others must not think it was there."""
+def test_a_member_that_was_away_left_and_joined_again() -> None:
+    """One member is cut off briefly. It missed messages, so the others must not take it
+    for present."""
     office = Office("abc")
     office.join("abc")
     office.run(0.1)
@@ -223,8 +224,8 @@ def test_a_member_that_was_away_has_left_and_joined() -> None:
     assert b"missed by c" not in office.data("c")
 
 
-def test_what_was_accepted_survives_the_view_change_in_its_order() -> None:
-    """G19: nothing accepted is lost or doubled when rings break under load."""
+def test_accepted_messages_survive_a_view_change_in_order() -> None:
+    """G19: no accepted message is lost or duplicated when rings break under load."""
     office = Office("abc")
     office.join("abc")
     office.run(0.1)
@@ -243,7 +244,7 @@ def test_what_was_accepted_survives_the_view_change_in_its_order() -> None:
     assert all(len(office.outcome("a", t)) == 1 for t in tickets)
 
 
-def test_what_crosses_a_merge_is_void_and_sent_again() -> None:
+def test_messages_that_cross_a_merge_are_void_and_sent_again() -> None:
     office = Office("abcd")
     office.join("abcd")
     office.run(0.1)
@@ -267,7 +268,7 @@ def test_what_crosses_a_merge_is_void_and_sent_again() -> None:
 
 
 def test_a_node_that_joined_and_crashed_leaves_nothing_behind() -> None:
-    """Pitfall 29: a node crashes right after it sent its list."""
+    """Pitfall 29: a node crashes right after sending its list."""
     office = Office("abc")
     office.join("a")
     office.net.boot("d")
@@ -288,7 +289,7 @@ def test_a_node_that_joined_and_crashed_leaves_nothing_behind() -> None:
 def test_a_full_layer_refuses_and_an_empty_one_takes_anything() -> None:
     office = Office("ab", settled=False)
     layer = office.layers["a"]
-    assert layer.join("g")  # before there is any view
+    assert layer.join("g")  # before there is a view
     assert layer.mcast("g", bytes(3000))
     assert layer.mcast("g", bytes(3000)) is None
     assert layer.leave("g") is not None
@@ -321,7 +322,7 @@ def test_durable_waits_for_a_majority_of_the_group() -> None:
         office.layers["a"].set_durable(place + 1)
 
 
-def test_durable_fails_with_a_reason_when_too_few_are_left() -> None:
+def test_durable_fails_with_a_reason_when_too_few_remain() -> None:
     office = Office("abc")
     office.join("abc")
     office.run(0.1)
@@ -329,7 +330,7 @@ def test_durable_fails_with_a_reason_when_too_few_are_left() -> None:
     office.run(0.1)
     office.net.crash("b")
     office.settle("ac")
-    assert office.outcome("a", ticket) == []  # a and c may still do it
+    assert office.outcome("a", ticket) == []  # a and c can still confirm it
     office.net.crash("c")
     office.settle("a")
     (failed,) = office.outcome("a", ticket)
@@ -337,22 +338,22 @@ def test_durable_fails_with_a_reason_when_too_few_are_left() -> None:
     assert "2 of 3" in failed.reason
 
 
-def test_a_mark_of_the_other_side_of_a_partition_proves_nothing() -> None:
+def test_a_mark_from_the_other_side_of_a_partition_proves_nothing() -> None:
     a, b, c = (Member(name, 1, "") for name in "abc")
     waiting = Durability()
     waiting.add(1, 10, "g", (a, b, c))
     assert waiting.gone([c]) == []
     waiting.new_ring()
-    assert waiting.on_marks({"a": 10, "b": 9, "c": 99}) == []  # c counted on without me
+    assert waiting.on_marks({"a": 10, "b": 9, "c": 99}) == []  # c continued without me
     assert waiting.on_marks({"a": 10, "b": 10, "c": 99}) == [GroupSent(1, 10)]
     assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
-    # A mark that came round before I delivered the message counts as well.
+    # A mark that came round before I delivered the message counts too.
     waiting.add(2, 10, "g", (a, b))
     assert waiting.on_marks({"a": 10, "b": 10}) == [GroupSent(2, 10)]
 
 
 def test_a_member_that_rejoined_votes_only_on_later_messages() -> None:
-    """Found by the simulator: both lists have the same names."""
+    """Found by the simulator: the old and the new list have the same names."""
     a, c = (Member(name, 1, "") for name in "ac")
     waiting = Durability()
     waiting.add(1, 10, "x", (a, c))

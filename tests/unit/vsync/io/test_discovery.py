@@ -1,4 +1,4 @@
-"""Finding peers: configured addresses, announcements as bytes, and beacons on loopback."""
+"""Peer discovery: configured addresses, encoded announcements, and beacons on loopback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAG = cluster_tag("sales")
 GOOD = Announcement(TAG, "a", "127.0.0.1:5400")
 
 
-def test_static_peers_are_found_at_once_and_once() -> None:
+def test_static_peers_are_found_at_once_and_only_once() -> None:
     found: list[str] = []
     peers: Discovery = StaticPeers(["10.0.0.1:1", "[::1]:2", "10.0.0.1:1"], found.append)
     peers.start(found.append)
@@ -34,10 +34,10 @@ def test_static_peers_are_found_at_once_and_once() -> None:
     assert found == ["10.0.0.1:1", "[::1]:2"]
 
 
-def test_names_are_looked_up_beside_the_loop_until_they_are_known(
+def test_names_are_resolved_off_the_loop_until_they_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that nobody knows is named once; one that moves is found again."""
+    """An unknown name is reported once; a name whose address changes is found again."""
     monkeypatch.setattr(discovery, "LOOK_UP_S", 0.01)
     answers = {"a:1": ["", "", "10.0.0.1:1", "10.0.0.1:1", "10.0.0.9:1"], "b:2": ["10.0.0.2:2"] * 5}
     threads: set[threading.Thread] = set()
@@ -78,7 +78,7 @@ MINE = "10.0.0.1:5"
 LISTENS = f"this member listens at {MINE}"
 
 
-def test_who_cannot_be_reached_is_named_as_it_was_given_and_by_its_number() -> None:
+def test_unreachable_peers_are_listed_by_given_name_and_address() -> None:
     numbers = {"db1:5": MINE, "db2:5": "10.0.0.2:5", "db3:5": "10.0.0.3:5"}
 
     def answer(name: str) -> str:
@@ -87,7 +87,7 @@ def test_who_cannot_be_reached_is_named_as_it_was_given_and_by_its_number() -> N
         return numbers[name]
 
     async def run() -> str:
-        asked = asyncio.Event()  # the last of them, too
+        asked = asyncio.Event()  # when the last one is looked up
         peers = StaticPeers([*numbers, "10.0.0.4:5", "db5:5"], lambda _: asked.set(), answer)
         peers.start(lambda _: None)
         await asyncio.wait_for(asked.wait(), 60)
@@ -99,18 +99,18 @@ def test_who_cannot_be_reached_is_named_as_it_was_given_and_by_its_number() -> N
     assert asyncio.run(run()) == f"there is no connection to {missing}; {LISTENS}"
 
 
-def test_where_all_are_reached_nothing_is_lacking() -> None:
+def test_no_complaint_when_all_peers_are_reached() -> None:
     peers = StaticPeers([MINE, "10.0.0.2:5"], print)
     assert peers.lack(MINE, "10.0.0.2:5".__eq__) == ""
     assert peers.lack("10.0.0.2:5,10.1.0.2:5", MINE.__eq__) == ""
 
 
-def test_who_names_only_itself_is_told() -> None:
+def test_a_member_that_lists_only_itself_is_told_so() -> None:
     found = StaticPeers([MINE], print).lack(MINE, MINE.__eq__)
     assert found == f"no address of another member is configured; {LISTENS}"
 
 
-def test_nobody_was_found_by_multicast_or_one_cannot_be_reached() -> None:
+def test_multicast_that_finds_nobody_or_an_unreachable_peer_is_told() -> None:
     beacon = Beacon("sales", "a", MINE, print, group="239.1.2.3", port=5409, interface="10.0.0.1")
     nobody = "nobody was found by multicast (239.1.2.3:5409 on 10.0.0.1)"
     assert beacon.lack(MINE, MINE.__eq__) == f"{nobody}; {LISTENS}"
@@ -119,7 +119,7 @@ def test_nobody_was_found_by_multicast_or_one_cannot_be_reached() -> None:
     assert beacon.lack(MINE, "10.0.0.2:5".__eq__) == ""
 
 
-def test_what_is_lacking_is_told_when_it_has_lasted_and_when_it_changes() -> None:
+def test_missing_peers_are_reported_once_persistent_and_on_change() -> None:
     lacks, news = Lacks(), list[tuple[float, str]]()
     story = [(0.0, "b and c"), (4.0, "b and c"), (6.0, "b and c"), (7.0, "b and c"), (8.0, "c"),
              (9.0, "b and c"), (20.0, "c"), (26.0, "c"), (30.0, ""), (36.0, ""), (40.0, "c"),
@@ -131,18 +131,18 @@ def test_what_is_lacking_is_told_when_it_has_lasted_and_when_it_changes() -> Non
     assert lacks.told == "c"
 
 
-def test_a_host_that_nobody_knows_is_named() -> None:
-    host = "x" * 64  # which no server of names is asked for
+def test_an_unknown_host_is_named() -> None:
+    host = "x" * 64  # too long for a DNS query
     with pytest.raises(TransportError, match=f"the host of ring address {host}:1 is not known"):
         look_up(f"{host}:1")
     assert look_up("127.0.0.1:7") == "127.0.0.1:7"
 
 
-def test_of_several_numbers_of_a_host_the_family_of_this_member_is_taken(
+def test_of_a_hosts_addresses_the_members_own_family_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With its IPv6 number first, as most resolvers sort, a member that listens at its IPv4 number
-    was never reached."""
+    """Most resolvers list the IPv6 address first, and a member listening on IPv4 was
+    never reached."""
     both = [
         (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", 5, 0, 0)),
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 5)),
@@ -156,12 +156,12 @@ def test_of_several_numbers_of_a_host_the_family_of_this_member_is_taken(
     assert look_up("host:5", "10.0.0.7:5") == "[fd00::1]:5", "better than nothing"
 
 
-def test_a_static_peer_that_is_no_address_is_refused() -> None:
+def test_a_static_peer_that_is_not_an_address_is_refused() -> None:
     with pytest.raises(TransportError, match="nonsense"):
         StaticPeers(["nonsense"], print)
 
 
-def test_an_announcement_survives_the_wire() -> None:
+def test_an_announcement_round_trips() -> None:
     for said in (GOOD, Announcement(TAG, "grün", "[::1]:9")):
         assert Announcement.decode(said.encode()) == said
 
@@ -180,7 +180,7 @@ def test_an_announcement_survives_the_wire() -> None:
         (Announcement(TAG, "a", "host:0").encode(), "beacon_address"),
     ],
 )
-def test_garbage_has_a_name(garbage: bytes, code: str) -> None:
+def test_each_kind_of_garbage_has_a_name(garbage: bytes, code: str) -> None:
     assert Announcement.decode(garbage) == code
 
 
@@ -206,7 +206,7 @@ def free_port() -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Bounded, so that a hang becomes a failure; asserts nothing about time."""
+    """Wait under a time limit that turns a hang into a failure; nothing asserts on time."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - the conditions are the product's own state
             await asyncio.sleep(0.005)
@@ -254,7 +254,7 @@ def test_beacons_of_one_cluster_find_each_other_on_loopback(
     assert warnings == []
 
 
-def test_no_multicast_is_one_clear_warning_and_no_failure(
+def test_missing_multicast_is_one_clear_warning_and_no_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(discovery, "EAGER_S", 0.005)
@@ -263,7 +263,7 @@ def test_no_multicast_is_one_clear_warning_and_no_failure(
     async def main() -> None:
         beacon = Beacon("sales", "a", "h:1", warnings.append, interface="192.0.2.1")
         beacon.start(pytest.fail)
-        await until(lambda: beacon.counters["beacon_cannot_listen"] > 2)  # goes on trying
+        await until(lambda: beacon.counters["beacon_cannot_listen"] > 2)  # keeps trying
         beacon.stop()
 
     asyncio.run(main())
@@ -273,7 +273,7 @@ def test_no_multicast_is_one_clear_warning_and_no_failure(
     assert "only configured addresses" in warnings[0]
 
 
-def test_a_network_that_goes_away_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_network_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "EAGER_S", 0.005)
     warnings: list[str] = []
 

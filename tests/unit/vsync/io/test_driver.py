@@ -1,4 +1,4 @@
-"""The driver's turns: with a scripted node and transport, then two of them over real sockets."""
+"""The driver's turns: with a scripted node and transport, then two drivers over real sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vsync.totem.node import Node
 from vsync.types import Member
 
 
-def test_every_send_of_a_turn_goes_before_its_first_event() -> None:
+def test_a_turn_sends_everything_before_its_first_event() -> None:
     async def story(bench: Bench) -> None:
         bench.node.reactions["drained"] = [
             note("1"), Broadcast(b"x"), note("2"), Send(B, b"token"), Broadcast(b"y"), note("3"),
@@ -29,12 +29,12 @@ def test_every_send_of_a_turn_goes_before_its_first_event() -> None:
         assert bench.log == [
             "broadcast x", "send token", "broadcast y", "event 1", "event 2", "event 3",
         ]  # fmt: skip
-        assert bench.driver.counters["edges_missed"] == 1  # by the safety timer, in this test
+        assert bench.driver.counters["edges_missed"] == 1  # by the safety timer in this test
 
     run(story)
 
 
-def test_submit_sends_at_once_and_hands_events_over_later() -> None:
+def test_submit_sends_at_once_and_delivers_events_later() -> None:
     async def story(bench: Bench) -> None:
         bench.driver.start()
         bench.node.reactions["submit p"] = [note("own"), Broadcast(b"p")]
@@ -47,7 +47,7 @@ def test_submit_sends_at_once_and_hands_events_over_later() -> None:
     run(story)
 
 
-def test_every_call_of_the_application_flushes() -> None:
+def test_every_application_call_flushes() -> None:
     async def story(bench: Bench) -> None:
         bench.driver.start()
         for call in ("mark 7", "direct b", "leave"):
@@ -76,7 +76,7 @@ def test_an_event_handler_may_submit() -> None:
     run(story)
 
 
-def test_an_event_handler_may_stop_and_gets_no_more() -> None:
+def test_an_event_handler_may_stop_and_gets_no_more_events() -> None:
     async def story(bench: Bench) -> None:
         bench.on_note = lambda _: bench.driver.stop(5)
         bench.node.reactions["start"] = [note("first"), note("second")]
@@ -94,7 +94,7 @@ def test_an_event_handler_may_stop_and_gets_no_more() -> None:
     run(story)
 
 
-def test_a_full_socket_is_read_in_turns_and_the_token_used_when_it_is_empty() -> None:
+def test_a_full_socket_is_read_in_turns_and_the_token_handled_last() -> None:
     async def story(bench: Bench) -> None:
         bench.transport.inbox.extend([b"f"] * (2 * FRAMES_A_TURN + 1))
         bench.node.reactions["start"] = [note("go")]
@@ -118,7 +118,7 @@ def test_a_socket_that_never_empties_does_not_starve_the_token() -> None:
     run(story)
 
 
-def test_slow_work_is_cut_in_slices_and_the_socket_served_between(
+def test_slow_work_is_cut_into_slices_with_socket_reads_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(driver_module, "SLICE_S", 0.0)
@@ -136,7 +136,7 @@ def test_slow_work_is_cut_in_slices_and_the_socket_served_between(
     run(story)
 
 
-def test_an_application_that_lags_stops_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_application_that_lags_pauses_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "SLICE_S", 0.0)
     monkeypatch.setattr(driver_module, "BACKLOG_EVENTS_MAX", 2)
 
@@ -152,7 +152,7 @@ def test_an_application_that_lags_stops_the_reading(monkeypatch: pytest.MonkeyPa
     run(story)
 
 
-def test_a_timer_that_moves_away_is_not_armed_anew_and_fires_when_due() -> None:
+def test_a_postponed_timer_is_not_rearmed_and_fires_when_due() -> None:
     async def story(bench: Bench) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -165,17 +165,17 @@ def test_a_timer_that_moves_away_is_not_armed_anew_and_fires_when_due() -> None:
         bench.node.due = loop.time() + 60
         bench.driver.submit(b"q")
         await bench.turns()
-        bench.node.due = 0.0  # earlier than what is armed
+        bench.node.due = 0.0  # earlier than the armed time
         bench.node.reactions["wake"] = [note("woken")]
         bench.driver.submit(b"r")
-        await bench.turns(8)  # and not when the socket is polled next
+        await bench.turns(8)  # and not at the next poll of the socket
         assert "event woken" in bench.log
         assert bench.driver.counters["timer_late_ms_max"] > 0
 
     run(story)
 
 
-def test_broadcasts_reach_configured_present_and_former_members() -> None:
+def test_broadcasts_reach_configured_current_and_former_members() -> None:
     async def story(bench: Bench) -> None:
         extra = "127.0.0.1:7009"
         bench.driver.start([extra])
@@ -193,7 +193,7 @@ def test_broadcasts_reach_configured_present_and_former_members() -> None:
     run(story)
 
 
-def test_former_members_are_bounded_and_nonsense_is_no_address(
+def test_former_members_are_bounded_and_bad_addresses_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(driver_module, "FORMER_MEMBERS_MAX", 2)
@@ -256,7 +256,8 @@ def test_a_bug_in_a_call_ends_the_member_and_a_refusal_does_not(call: str) -> No
 
 
 class EchoNode(FakeNode):
-    """Numbers travel between two of these, one higher at each end: an edge for every frame."""
+    """Two of these bounce a number, which rises at each end: one edge of the descriptor
+    per frame."""
 
     def __init__(self, peer: str, last: int) -> None:
         super().__init__()
@@ -264,7 +265,7 @@ class EchoNode(FakeNode):
         self.last = last
 
     def receive(self, frame: bytes, now: float) -> None:
-        if not frame:  # only asks whether the link is up
+        if not frame:  # only probes whether the link is up
             return
         number = int(frame)
         if number < self.last:
@@ -291,12 +292,13 @@ def test_two_drivers_over_sockets_miss_no_edge(loop: str) -> None:
             drivers[-1].start([other.address])
         one, other = transports
         try:
-            # Not before both links are up: the answer to a frame that is faster is lost, rightly.
+            # Wait until both links are up: the reply to an earlier frame is rightly lost.
             await until(lambda: one.send(other.address, b"") and other.send(one.address, b""))
             assert one.send(other.address, b"1")
             await until(lambda: heard[-1:] == [last])
             assert heard == list(range(1, last + 1))
-            # A frame may come between the question and the reading; the timer must not carry more.
+            # A frame may come between the poll and the read; the timer must not have to deliver
+            # more.
             assert sum(d.counters["edges_missed"] for d in drivers) <= 2
         finally:
             for driver in drivers:
@@ -307,7 +309,7 @@ def test_two_drivers_over_sockets_miss_no_edge(loop: str) -> None:
         runner.run(main())
 
 
-def test_the_real_node_fits() -> None:
+def test_the_real_node_satisfies_the_protocol() -> None:
     fits: type[RingNode] = Node
     assert fits is Node
     assert {Deliver, Direct, Marks} <= set(Output.__args__)

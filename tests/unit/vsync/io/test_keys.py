@@ -1,4 +1,4 @@
-"""Keys, allow lists and the options that lead to them: what is read, and what is refused."""
+"""Keys, allow lists and the options for them: what is read, and what is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_secret(folder: Path, pair: KeyPair, mode: int = 0o600) -> Path:
 # -- files ---------------------------------------------------------------------------------------
 
 
-def test_a_pair_is_read_back_and_never_printed(tmp_path: Path) -> None:
+def test_a_key_pair_is_read_back_and_never_printed(tmp_path: Path) -> None:
     pair = make_pair("a:1")
     assert read_secret(make_secret(tmp_path, pair)) == pair
     assert pair.secret not in repr(pair)
@@ -71,7 +71,7 @@ def test_a_secret_that_others_can_read_or_write_is_refused(tmp_path: Path, mode:
         ("x" * 5_000, "more than 4096 bytes"),
     ],
 )
-def test_what_is_no_key_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_a_file_that_is_not_a_key_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "k"
     path.write_text(text)
     path.chmod(0o600)
@@ -79,7 +79,7 @@ def test_what_is_no_key_file_is_refused(tmp_path: Path, text: str, says: str) ->
         read_secret(path)
 
 
-def test_other_errors_of_a_secret(tmp_path: Path) -> None:
+def test_other_errors_of_secret_files(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="cannot be read: No such file"):
         read_secret(tmp_path / "none")
     noise = tmp_path / "noise"
@@ -97,7 +97,7 @@ def test_other_errors_of_a_secret(tmp_path: Path) -> None:
 # -- the allow list ------------------------------------------------------------------------------
 
 
-def test_the_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
+def test_the_allow_list_is_reread_when_it_changes(tmp_path: Path) -> None:
     told: list[str] = []
     a, b, again = make_pair("a:1"), make_pair("b:1"), make_pair("a:1")
     make_public(tmp_path, a)
@@ -107,7 +107,7 @@ def test_the_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
     make_public(tmp_path, b)
     make_public(tmp_path, again, "a:1.2")
-    assert not allowed.refresh(REREAD_S / 2), "looked at too often"
+    assert not allowed.refresh(REREAD_S / 2), "read too often"
     assert allowed.refresh(REREAD_S)
     assert set(allowed.keys_of("a:1")) == {a.public, again.public}
 
@@ -126,7 +126,7 @@ def test_the_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_mistake_leaves_the_list_as_it_was_and_is_logged_once(tmp_path: Path) -> None:
+def test_a_bad_list_keeps_the_old_one_and_is_logged_once(tmp_path: Path) -> None:
     told: list[str] = []
     a = make_pair("a:1")
     path = make_public(tmp_path, a)
@@ -141,10 +141,10 @@ def test_a_mistake_leaves_the_list_as_it_was_and_is_logged_once(tmp_path: Path) 
     assert not allowed.refresh(9 * REREAD_S)
     assert "0 files" in told[1]
     path.write_text(public_text(a))
-    assert not allowed.refresh(10 * REREAD_S), "the same keys are no change"
+    assert not allowed.refresh(10 * REREAD_S), "the same keys are not a change"
 
 
-def test_what_no_list_may_be(tmp_path: Path) -> None:
+def test_invalid_allow_lists_are_refused(tmp_path: Path) -> None:
     def refused(says: str) -> None:
         with pytest.raises(KeyFileError, match=says):
             Allowed(tmp_path, pytest.fail, pytest.fail)
@@ -180,7 +180,7 @@ def test_a_frame_counts_only_under_the_name_of_its_key(tmp_path: Path) -> None:
         make_public(tmp_path, pair)
     told: list[str] = []
     curve = Curve(a, Allowed(tmp_path, pytest.fail, told.append))
-    for _ in range(2):  # the second time from the memo
+    for _ in range(2):  # the second time from the cache
         assert curve.check(b.public, frame("b:1")) == ""
         assert curve.check(b.public, frame("a:1")) == "frames_under_false_names"
         assert curve.check(b.public, b"") == "frames_under_false_names"
@@ -207,7 +207,7 @@ def test_which_keys_are_admitted(tmp_path: Path) -> None:
     assert plain.admit(b"CURVE", [b"u", b"p"]) == ""
 
 
-def test_the_claimed_name_of_anything() -> None:
+def test_the_claimed_name_is_read_from_any_bytes() -> None:
     assert claimed_name(frame("a:1")) == b"a:1"
     for size in range(30):
         claimed_name(frame("a:1")[:size])
@@ -227,7 +227,7 @@ def test_the_claimed_name_of_anything() -> None:
         ({"cluster-key": "k", "cluster-allow": "d", "cluster-bind": "10.0.0.1:7000"}, "CURVE"),
     ],
 )
-def test_the_mechanism_follows_from_what_is_given(given: dict[str, str], mechanism: str) -> None:
+def test_the_mechanism_follows_from_the_options(given: dict[str, str], mechanism: str) -> None:
     assert broker_options(CLUSTER | given).security.mechanism == mechanism
 
 
@@ -253,7 +253,7 @@ def test_the_mechanism_follows_from_what_is_given(given: dict[str, str], mechani
         ({"cluster-username": "u" * 300, "cluster-password": "p"}, "cluster-username", "255"),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, str], option: str, says: str) -> None:
+def test_impossible_options_are_refused(given: dict[str, str], option: str, says: str) -> None:
     with pytest.raises(OptionError, match=says) as caught:
         broker_options(CLUSTER | given)
     assert caught.value.option == option
@@ -264,7 +264,7 @@ def test_a_password_is_not_printed_with_the_options() -> None:
     assert "geheim" not in repr(options)
 
 
-def test_what_only_this_machine_can_reach() -> None:
+def test_addresses_reachable_only_from_this_machine() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.8.9.1", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "::", "example.org", "")))
 
@@ -297,7 +297,7 @@ def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_command_makes_keys_that_are_read_and_never_writes_over_one(tmp_path: Path) -> None:
+def test_the_command_makes_readable_keys_and_never_overwrites_one(tmp_path: Path) -> None:
     made = keys(str(tmp_path), "127.0.0.1:7001", "[::1]:7002")
     assert made.returncode == 0, made.stderr
     secret = tmp_path / "127.0.0.1_7001.key_secret"
@@ -317,7 +317,7 @@ def test_the_command_makes_keys_that_are_read_and_never_writes_over_one(tmp_path
     assert len(allowed.keys_of("127.0.0.1:7001")) == 2
 
 
-def test_the_command_refuses_what_is_no_name(tmp_path: Path) -> None:
+def test_the_command_refuses_an_invalid_name(tmp_path: Path) -> None:
     for name in ("host", "host:0", "a:1 "):
         refused = keys(str(tmp_path), name)
         assert refused.returncode == 64

@@ -1,4 +1,4 @@
-"""Links that break, over real sockets: what the transport reports, and what the ring does then."""
+"""Broken links over real sockets: what the transport reports, and how the ring reacts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Hints = list[tuple[str, bool]]
 
 
 class Relay:
-    """Relays bytes to a port until `hang_up`; goes on listening, like a middlebox."""
+    """Relays bytes to a port until `hang_up`; keeps listening, like a middlebox."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -57,7 +57,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def watched(story: Callable[[ZmqTransport, ZmqTransport, Hints], Awaitable[None]]) -> None:
-    """Two transports; the hints of the first."""
+    """Run a story with two transports and the hints of the first one."""
 
     async def main() -> None:
         a, b = ZmqTransport("127.0.0.1:0", 1_000), ZmqTransport("127.0.0.1:0", 1_000)
@@ -73,7 +73,7 @@ def watched(story: Callable[[ZmqTransport, ZmqTransport, Hints], Awaitable[None]
     asyncio.run(main())
 
 
-def test_a_peer_that_is_gone_is_broken_and_then_refused() -> None:
+def test_a_stopped_peer_is_broken_and_then_refused() -> None:
     async def story(a: ZmqTransport, b: ZmqTransport, hints: Hints) -> None:
         await until(lambda: a.send(b.address, b"x"))
         b.close()
@@ -92,7 +92,7 @@ def test_a_reset_connection_to_a_running_peer_is_never_refused() -> None:
         try:
 
             async def up(turn: int) -> None:
-                # Arrived, not just accepted: a dying pipe takes frames until it is looked at.
+                # The frame must arrive: a dying pipe accepts frames until it is looked at.
                 frame = b"%d" % turn
                 await until(lambda: a.send(relay.address, frame) and frame in b.receive(64))
 
@@ -110,8 +110,8 @@ def test_a_reset_connection_to_a_running_peer_is_never_refused() -> None:
     watched(story)
 
 
-def test_each_break_is_reported_also_one_between_two_reads() -> None:
-    """A loaded process reads events late: it may find up and broken, or broken and up, at once."""
+def test_every_break_is_reported_even_between_two_reads() -> None:
+    """A loaded process reads events late: it may find up and broken, or broken and up, together."""
 
     async def main() -> None:
         hints: Hints = []
@@ -133,7 +133,7 @@ def test_each_break_is_reported_also_one_between_two_reads() -> None:
     asyncio.run(main())
 
 
-def test_a_link_that_broke_twice_between_two_reads_broke_twice() -> None:
+def test_two_breaks_between_two_reads_count_as_two() -> None:
     async def main() -> None:
         b = ZmqTransport("127.0.0.1:0", 1_000)
         relay = Relay(int(b.address.rpartition(":")[2]))
@@ -160,7 +160,7 @@ def test_a_link_that_broke_twice_between_two_reads_broke_twice() -> None:
     asyncio.run(main())
 
 
-def test_a_peer_that_was_forgotten_gives_no_hints() -> None:
+def test_a_forgotten_peer_gives_no_hints() -> None:
     async def story(a: ZmqTransport, b: ZmqTransport, hints: Hints) -> None:
         await until(lambda: a.send(b.address, b"x"))
         a.forget(b.address)
@@ -178,7 +178,7 @@ def test_a_host_that_does_not_answer_is_silent_and_a_listener_answers() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
             port = full.getsockname()[1]
             assert await probe("127.0.0.1", port) == "knocks_answered"
-            # A listener whose queue is full neither accepts nor refuses.
+            # A listener with a full accept queue neither accepts nor refuses.
             held = [await _connect(port) for _ in range(4)]
             assert await probe("127.0.0.1", port) == "knocks_silent"
             for one in held:
@@ -195,8 +195,8 @@ def test_a_host_that_does_not_answer_is_silent_and_a_listener_answers() -> None:
     asyncio.run(main())
 
 
-def test_a_ring_over_sockets_goes_on_without_a_killed_member_and_misses_no_token() -> None:
-    """The token timeout is far away: only the broken links can be the reason."""
+def test_a_ring_drops_a_killed_member_without_missing_the_token() -> None:
+    """The token timeout is far away, so only the broken links can cause the change."""
 
     async def main() -> None:
         transports = {name: ZmqTransport("127.0.0.1:0", 70_000) for name in "abc"}
@@ -215,7 +215,7 @@ def test_a_ring_over_sockets_goes_on_without_a_killed_member_and_misses_no_token
             drivers[name] = Driver(node, transport, on_event)
             drivers[name].start(t.address for t in transports.values() if t is not transport)
         await until(lambda: list(seen.values()) == ["abc"] * 3)
-        # Not before all links are up: one that never was cannot break.
+        # Wait until all links are up: one that never was up cannot break.
         await until(lambda: all(t.send(o.address, b"") for t in transports.values()
                                 for o in transports.values() if o is not t))  # fmt: skip
         drivers["b"].stop()

@@ -1,4 +1,4 @@
-"""Real nodes, drivers and sockets in one process: forming, losing, regaining members."""
+"""Real nodes, drivers and sockets in one process: members form a ring, leave it and return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.ring.ring_over_sockets import ANYWHERE, Process, together, un
 from vsync.types import Guarantee
 
 
-def test_members_form_a_ring_lose_one_and_take_its_next_incarnation() -> None:
+def test_a_ring_loses_a_member_and_takes_its_next_incarnation() -> None:
     async def main() -> None:
         a = Process(ANYWHERE, None, name="a")
         b = Process(ANYWHERE, None, [a.address], name="b")
@@ -29,7 +29,7 @@ def test_members_form_a_ring_lose_one_and_take_its_next_incarnation() -> None:
         assert big in c.delivered
         await until(lambda: c.datagrams == [b"psst"])
 
-        c.driver.stop()  # without a farewell: a crash
+        c.driver.stop()  # without a leave notice: a crash
         await until(together(a, b))
         again = Process(c.address, None, [a.address], 2, "c")
         await until(together(a, b, again))
@@ -47,7 +47,8 @@ def test_members_form_a_ring_lose_one_and_take_its_next_incarnation() -> None:
 
 
 def test_one_known_address_is_enough() -> None:
-    """The seed knows no address, the others only the seed's: each learns of all from the ring."""
+    """The seed knows no address and the others only the seed's: each learns the rest from
+    the ring."""
 
     async def main() -> None:
         seed = Process(ANYWHERE, None, name="a")

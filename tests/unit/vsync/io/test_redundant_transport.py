@@ -1,4 +1,4 @@
-"""A member on two networks: copies over both, one lost without a trace in the ring."""
+"""A member on two networks: each frame goes over both, and the ring does not notice a lost copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UP = b"up"
 
 
 def met(condition: Callable[[], bool]) -> None:
-    """Wait for the I/O threads; the bound only turns a hang into a failure."""
+    """Wait for the I/O threads; the time limit only turns a hang into a failure."""
     end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end, "did not happen in time"
@@ -35,7 +35,7 @@ def met(condition: Callable[[], bool]) -> None:
 
 
 def received(transport: RedundantTransport, count: int) -> list[bytes]:
-    """What comes in until there are so many frames.
+    """Receive until `count` frames have come.
 
     Frames of `up` are left out: one may still be on its way when the other link is up.
     """
@@ -50,7 +50,7 @@ def received(transport: RedundantTransport, count: int) -> list[bytes]:
 
 
 def up(transport: RedundantTransport, links: int) -> None:
-    """Wait until so many links take frames."""
+    """Wait until `count` links take frames."""
     met(lambda: transport.broadcast(UP) == links)
 
 
@@ -68,8 +68,8 @@ def test_every_frame_goes_over_both_links() -> None:
         b.close()
 
 
-def test_a_member_known_by_one_address_is_not_sent_a_third_copy() -> None:
-    """As configured, by its first address, and then by both, as it announces itself."""
+def test_a_member_known_by_one_address_gets_no_third_copy() -> None:
+    """It is configured by its first address, and then announces itself with both."""
     a = RedundantTransport(["127.0.0.1:0"], BYTES)
     b = RedundantTransport(["127.0.0.1:0", "127.0.0.2:0"], BYTES)
     try:
@@ -85,7 +85,7 @@ def test_a_member_known_by_one_address_is_not_sent_a_third_copy() -> None:
 
 
 def test_one_network_is_enough() -> None:
-    """Nothing listens at the first address: what is sent arrives over the second."""
+    """Nothing listens at the first address; frames arrive over the second."""
     a = RedundantTransport(["127.0.0.1:0"], BYTES)
     b = RedundantTransport(["127.0.0.2:0"], BYTES)
     try:
@@ -103,8 +103,8 @@ def test_an_address_that_cannot_be_bound_is_named() -> None:
         RedundantTransport(["127.0.0.1:0", "192.0.2.1:1"], BYTES)
 
 
-class Cut(RedundantTransport):
-    """Loses what goes over one network."""
+class OneNetworkDown(RedundantTransport):
+    """Loses every frame sent over one network."""
 
     network = "none"
 
@@ -113,9 +113,9 @@ class Cut(RedundantTransport):
 
 
 @pytest.mark.parametrize("network", ["127.0.0.1", "127.0.0.2"])
-def test_the_loss_of_one_network_is_no_view(network: str) -> None:
+def test_losing_one_network_changes_no_view(network: str) -> None:
     async def main() -> None:
-        transports = [Cut(["127.0.0.1:0", "127.0.0.2:0"], BYTES) for _ in range(3)]
+        transports = [OneNetworkDown(["127.0.0.1:0", "127.0.0.2:0"], BYTES) for _ in range(3)]
         addresses = [transport.address for transport in transports]
         views: list[View] = []
         delivered: list[bytes] = []
@@ -134,7 +134,7 @@ def test_the_loss_of_one_network_is_no_view(network: str) -> None:
         for driver in drivers:  # found by the first address only
             driver.start(a.split(",")[0] for a in addresses)
         await until(lambda: [len(view.members) for view in views].count(3) == 3)
-        # Each has both links to both others: one that never was up cannot be lost.
+        # Each member has both links to both others: a link that never was up cannot be lost.
         await until(lambda: all(transport.broadcast(b"") == 4 for transport in transports))
         before = len(views)
         for transport in transports:
@@ -149,8 +149,8 @@ def test_the_loss_of_one_network_is_no_view(network: str) -> None:
     asyncio.run(main())
 
 
-def test_a_link_is_down_only_where_another_one_is_up() -> None:
-    """Of a member that is gone there is nothing to tell: its links are no operator's business."""
+def test_a_link_is_down_only_while_the_other_one_is_up() -> None:
+    """The links of a member that left are not reported: no operator needs to act on them."""
     a = RedundantTransport(["127.0.0.1:0"], BYTES)
     b = RedundantTransport(["127.0.0.1:0", "127.0.0.2:0"], BYTES)
     try:

@@ -1,4 +1,4 @@
-"""The trace of members and its viewer: what is written, bounded, merged, drawn, followed."""
+"""Members' traces and their viewer: what is written, bounded, merged, drawn and followed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 def show(*arguments: str) -> Shown:
-    """Run the viewer; its errors come out as they are."""
+    """Run the viewer; let its errors through."""
     result = CliRunner().invoke(ringtrace, list(arguments), standalone_mode=False)
     if result.exception is not None:
         raise result.exception
@@ -45,7 +45,7 @@ def show(*arguments: str) -> Shown:
 
 
 def write(path: Path, member: str, *facts: Fact) -> None:
-    """A trace as a member writes it, with times of our own."""
+    """Write a trace as a member does, with given times."""
     now = [0.0]
     file = TraceFile(path, Member(member, 1, ""), "test", lambda: now[0])
     file.open()
@@ -60,7 +60,7 @@ def notes(net: Net, name: str) -> list[Note]:
     return [o for o in net.seen[name] if isinstance(o, Note)]
 
 
-def test_off_only_rare_facts_are_noted_and_on_all() -> None:
+def test_only_rare_facts_are_noted_while_off_and_all_while_on() -> None:
     net = Net("abc")
     net.settle("abc")
     quiet = {n.code for n in notes(net, "a")}
@@ -83,7 +83,7 @@ def test_off_only_rare_facts_are_noted_and_on_all() -> None:
     assert any(n.code == "phase" and n.fields["now"] == Phase.OPERATIONAL.value for n in found)
 
 
-def test_alike_facts_are_one_record() -> None:
+def test_repeated_facts_are_one_record() -> None:
     digest = TraceDigest()
     for at in range(3):
         digest.add(at, "drop", {"why": "data_again", "times": 1, "from": "b"})
@@ -100,7 +100,7 @@ def test_alike_facts_are_one_record() -> None:
     assert digest.take() == [(4, "drop", {"why": "data_again", "times": 2, "from": "b"})]
 
 
-def test_what_an_output_is_in_the_trace() -> None:
+def test_how_outputs_appear_in_the_trace() -> None:
     ring = RingId(1, "a", 1)
     assert fact(Marks({"a": 1})) == ("marks", {"a": 1})
     assert fact(Deliver(ring, 1, ME, [], Guarantee.SAFE, False)) is None
@@ -168,7 +168,7 @@ def test_wide_names_keep_their_columns() -> None:
     assert said[-2].index(" b", 20) == said[-1].index(" .", 32)
 
 
-def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match="no kind of record is called 'nothing'"):
         show("-k", "nothing", "x")
     with pytest.raises(click.UsageError, match="Missing argument"):
@@ -184,7 +184,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     assert "retransmitted" in show("--kinds").out
 
 
-def test_a_cluster_is_traced_and_switched(tmp_path: Path) -> None:
+def test_a_clusters_trace_is_switched_on_and_off(tmp_path: Path) -> None:
     path = tmp_path / "a.trace"
 
     async def main() -> None:
@@ -199,7 +199,7 @@ def test_a_cluster_is_traced_and_switched(tmp_path: Path) -> None:
                 await tool(ringtrace, "--on", a.manage)
                 await kill(b)
             await a.until(lambda: len(a.members) == 1)
-            assert (await tool(ringtrace, "--on", a.manage)).code == 0  # it is
+            assert (await tool(ringtrace, "--on", a.manage)).code == 0  # it is on already
         with pytest.raises(ToolError, match="cannot connect"):
             await tool(ringtrace, "--on", a.manage)
 
@@ -213,8 +213,8 @@ def test_a_cluster_is_traced_and_switched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--broker", "--brokers"])
-def test_the_members_are_named_as_at_every_command(tmp_path: Path, option: str) -> None:
-    """Each of a list: a trace is one member's."""
+def test_members_are_named_with_the_option_of_all_commands(tmp_path: Path, option: str) -> None:
+    """Each member of a list is switched: every member has a trace of its own."""
 
     async def main() -> None:
         places = [tmp_path / "a.trace", tmp_path / "b.trace"]
@@ -233,7 +233,7 @@ def test_the_members_are_named_as_at_every_command(tmp_path: Path, option: str) 
         show("--on", option, "127.0.0.1:1", "127.0.0.1:2")
 
 
-def test_a_file_that_cannot_be_is_refused_at_once() -> None:
+def test_an_impossible_trace_file_is_refused_at_once() -> None:
     async def main() -> None:
         with pytest.raises(TraceError, match="cannot write /no/where"):
             await Cluster("test", "a", trace="/no/where").start()
@@ -266,7 +266,7 @@ def test_following_a_trace_over_its_rotation(tmp_path: Path) -> None:
     ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        for start in range(0, 120, 30):  # some three files
+        for start in range(0, 120, 30):  # about three files
             for number in range(start, start + 30):
                 file.add("view", {"ring": f"{number}.a"})
             file.flush()
@@ -277,7 +277,7 @@ def test_following_a_trace_over_its_rotation(tmp_path: Path) -> None:
 
 
 def test_the_simulator_writes_the_same_trace(tmp_path: Path) -> None:
-    """And it changes nothing of the run."""
+    """Tracing does not change the run."""
     quiet = run_seed(3, Options(ring_only=True))
     traced = run_seed(3, Options(ring_only=True, ringtrace=str(tmp_path)))
     assert traced.trace.hash() == quiet.trace.hash()

@@ -37,7 +37,7 @@ def play(story: Story, folder: Path) -> None:
 async def ring_of(
     folder: Path, count: int, config: RingConfig = CONFIG
 ) -> tuple[KeyDirectory, list[Process]]:
-    """Members with keys, together in one view."""
+    """Start members with keys and wait until they share one view."""
     key_directory = KeyDirectory(folder / "public")
     addresses = free_addresses(count)
     pairs = keys_for(addresses)
@@ -52,19 +52,19 @@ async def ring_of(
 
 
 async def exchange(*processes: Process) -> None:
-    """Each sends a payload that all deliver."""
+    """Each member sends a payload, and all deliver it."""
     payloads = [f"{process.me} in view {process.views}".encode() for process in processes]
     for process, payload in zip(processes, payloads, strict=True):
         assert process.driver.submit(payload)
     await until(lambda: all(set(payloads) <= set(process.delivered) for process in processes))
 
 
-def test_members_with_keys_form_a_ring_and_take_a_next_incarnation(tmp_path: Path) -> None:
+def test_members_with_keys_form_a_ring_and_admit_a_next_incarnation(tmp_path: Path) -> None:
     async def story(folder: Path) -> None:
         _, (a, b, c) = await ring_of(folder, 3)
         await exchange(a, b, c)
         security = c.transport.security
-        c.stop()  # without a farewell: a crash
+        c.stop()  # without a leave notice: a crash
         await until(together(a, b))
         again = Process(c.me.address, security, [a.me.address, b.me.address], 2)
         await until(together(a, b, again))
@@ -79,7 +79,8 @@ def test_members_with_keys_form_a_ring_and_take_a_next_incarnation(tmp_path: Pat
 
 
 def test_a_member_with_foreign_keys_is_refused_and_knows_why(tmp_path: Path) -> None:
-    """It allows the members, they do not allow it: refused, named, and no view changes."""
+    """It allows the members, but they do not allow it: it is refused and named, and no
+    view changes."""
 
     async def story(folder: Path) -> None:
         key_directory, (a, b) = await ring_of(folder, 2)
@@ -94,7 +95,7 @@ def test_a_member_with_foreign_keys_is_refused_and_knows_why(tmp_path: Path) -> 
         assert (a.views, b.views) == before
         assert foreign.members == (foreign.me,) or not foreign.members
 
-        key_directory.allow(pair)  # an operator allows it: no member is restarted
+        key_directory.allow(pair)  # an operator allows it; no member is restarted
         await until(together(a, b, foreign))
         for process in (a, b, foreign):
             process.stop()
@@ -157,7 +158,8 @@ def test_a_name_and_a_password(tmp_path: Path) -> None:
 
 
 def test_a_key_changes_while_the_ring_goes_on(tmp_path: Path) -> None:
-    """New key allowed beside the old, its member restarted with it, old key removed."""
+    """The new key is allowed beside the old, its member restarts with it, the old key
+    is removed."""
 
     async def story(folder: Path) -> None:
         key_directory, (a, b, c) = await ring_of(folder, 3)
@@ -189,10 +191,10 @@ def test_a_key_changes_while_the_ring_goes_on(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_member_whose_key_is_removed_is_out_although_it_is_connected(tmp_path: Path) -> None:
+def test_removing_a_members_key_excludes_it_while_connected(tmp_path: Path) -> None:
     async def story(folder: Path) -> None:
         key_directory, (a, b, c) = await ring_of(folder, 3, QUICK)
-        # c itself does not learn of it: only the others' lists change.
+        # c does not learn of it: only the others' lists change.
         own = KeyDirectory(folder / "own")
         for path in key_directory.folder.iterdir():
             (own.folder / path.name).write_text(path.read_text())
@@ -204,7 +206,7 @@ def test_a_member_whose_key_is_removed_is_out_although_it_is_connected(tmp_path:
         await exchange(a, b)
         heard = len(c.delivered)
         await exchange(a, b)
-        assert len(c.delivered) == heard, "the connections to it are closed, too"
+        assert len(c.delivered) == heard, "the connections to it are closed too"
         assert a.transport.counters["frames_of_removed_keys"]
         for process in (a, b, c):
             process.stop()
@@ -212,8 +214,8 @@ def test_a_member_whose_key_is_removed_is_out_although_it_is_connected(tmp_path:
     play(story, tmp_path)
 
 
-def test_a_member_cannot_send_as_another_one(tmp_path: Path) -> None:
-    """The key is good, the name in the frame is another member's: dropped and counted."""
+def test_a_member_cannot_send_in_anothers_name(tmp_path: Path) -> None:
+    """The key is valid, but the frame names another member: it is dropped and counted."""
 
     async def story(folder: Path) -> None:
         key_directory = KeyDirectory(folder / "public")
@@ -263,8 +265,8 @@ async def push_all(push: zmq.Socket[bytes], frame: bytes) -> None:
             return
 
 
-def test_hammering_at_the_port_changes_no_view(tmp_path: Path) -> None:
-    """G15: garbage, half-open connections, wrong mechanisms and keys, all at once."""
+def test_attacks_on_the_port_change_no_view(tmp_path: Path) -> None:
+    """G15: garbage, half-open connections, wrong mechanisms and wrong keys, all at once."""
 
     async def story(folder: Path) -> None:
         key_directory, (a, b, c) = await ring_of(folder, 3)
@@ -293,8 +295,8 @@ def test_hammering_at_the_port_changes_no_view(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_handshakes_that_failed_twice_before_they_were_read_count_once(tmp_path: Path) -> None:
-    """A socket is given up once: a second report of it came from before that."""
+def test_handshakes_that_failed_twice_between_reads_count_once(tmp_path: Path) -> None:
+    """A socket is given up once: the second report is from before that."""
 
     async def story(folder: Path) -> None:
         key_directory = KeyDirectory(folder / "public")
@@ -308,7 +310,7 @@ def test_handshakes_that_failed_twice_before_they_were_read_count_once(tmp_path:
         monitor = link._monitor
         assert monitor is not None
         await until(lambda: bool(monitor.poll(0)))
-        await asyncio.sleep(0.2)  # libzmq tries again every 20 ms or so
+        await asyncio.sleep(0.2)  # libzmq retries about every 20 ms
         assert not link.maintain(0.0)
         assert link.refusal is KeyRefused.THEIR_KEY
         assert link.maintain(REDIAL_S)

@@ -1,4 +1,4 @@
-"""A member that cannot keep up slows the whole ring down, and stays in it.
+"""A member that cannot keep up slows the whole ring down and stays in it.
 
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """
@@ -8,19 +8,19 @@ from vsync.totem.config import RingConfig
 
 
 def rotations(net: Net, seconds: float) -> int:
-    """How often the token visited b meanwhile, with work for it all the time."""
+    """How often the token visited b in that time, with work for it all along."""
     ring = net.nodes["b"].membership.current
     assert ring is not None
     before = ring.hop
     for _ in range(round(seconds / 0.01)):
-        for name in "abc":  # several, so that nobody keeps the token meanwhile
+        for name in "abc":  # several senders, so that nobody keeps the token
             net.submit(name, b"x")
         net.run(0.01)
     assert net.nodes["b"].membership.current is ring
     return (ring.hop - before) // 3
 
 
-def test_a_slow_member_keeps_each_token_for_a_moment() -> None:
+def test_a_slow_member_holds_each_token_for_a_moment() -> None:
     net = Net("abc")
     net.run(1.0)
     free = rotations(net, 1.0)
@@ -35,14 +35,14 @@ def test_a_slow_member_keeps_each_token_for_a_moment() -> None:
     net.nodes["b"].set_throttle(1000.0)
     rotations(net, 2.0)
     assert net.nodes["b"].intake.throttle_s == RingConfig().hold_ms / 1000, (
-        "nobody misses the token"
+        "below the token timeout"
     )
     assert [len(net.views(name)) for name in "abc"] == views
     assert all(net.nodes[name].counters["token_lost"] == 0 for name in "abc")
 
 
-def test_a_slow_member_reports_nothing_of_what_is_sent_while_the_token_is_kept() -> None:
-    """So the token comes to it, and it slows a single sender as well."""
+def test_a_slow_member_sends_no_reports_while_another_keeps_the_token() -> None:
+    """So the token comes to it, and it slows down a single sender as well."""
     net = Net("abc")
     net.run(1.0)
     for throttle_s in (0.0, 0.02):

@@ -1,4 +1,4 @@
-"""The frame transport against itself: real sockets on loopback, bounded waits."""
+"""The frame transport against itself: real sockets on loopback, waits with a time limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make() -> Iterator[Make]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for the I/O threads; the bound only turns a hang into a failure."""
+    """Wait for the I/O threads; the time limit only turns a hang into a failure."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not happen in time"
@@ -42,7 +42,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def collect(receiver: ZmqTransport, count: int) -> list[bytes]:
-    """The next frames, at least `count` of them."""
+    """Receive at least `count` frames."""
     got: list[bytes] = []
 
     def enough() -> bool:
@@ -83,7 +83,7 @@ def test_receive_stops_at_the_limit_and_reports_empty(make: Make, expected: bool
     assert b.counters["bytes_received"] == len(b"hello") + 5
 
 
-def test_the_descriptor_signals_a_frame_after_the_queue_was_seen_empty(make: Make) -> None:
+def test_the_descriptor_signals_a_frame_after_an_empty_read(make: Make) -> None:
     a, b = make(), make()
     link(a, b)
     for n in range(20):  # each round: drained, then exactly one edge must be seen
@@ -97,7 +97,7 @@ def test_the_descriptor_signals_a_frame_after_the_queue_was_seen_empty(make: Mak
         assert got == [bytes([n])]
 
 
-def test_a_send_to_nobody_is_a_counted_loss_and_does_not_wait(make: Make) -> None:
+def test_a_send_to_nobody_is_a_counted_loss_and_does_not_block(make: Make) -> None:
     a, b = make(), make()
     address = b.address
     b.close()
@@ -107,7 +107,7 @@ def test_a_send_to_nobody_is_a_counted_loss_and_does_not_wait(make: Make) -> Non
     assert a.counters["frames_sent"] == 0
 
 
-def test_what_was_refused_does_not_reach_the_next_incarnation_of_a_peer(make: Make) -> None:
+def test_refused_frames_do_not_reach_a_peers_next_incarnation(make: Make) -> None:
     a, b = make(), make()
     link(a, b)
     address = b.address
@@ -148,7 +148,7 @@ def test_broadcast_reaches_every_peer_and_not_the_sender(make: Make) -> None:
 
 @pytest.mark.parametrize("size", [SHARED_BYTES_MIN - 1, SHARED_BYTES_MIN, 50_000])
 def test_a_large_frame_reaches_every_peer(make: Make, size: int) -> None:
-    """It is one copy for all of them."""
+    """All peers share one copy."""
     sender, peers = make(), [make() for _ in range(3)]
     for peer in peers:
         link(sender, peer)
@@ -159,7 +159,7 @@ def test_a_large_frame_reaches_every_peer(make: Make, size: int) -> None:
     assert sender.counters["bytes_sent"] >= 60 * size
 
 
-def test_a_peer_is_reached_while_both_sides_talk(make: Make) -> None:
+def test_a_peer_is_reached_while_both_sides_send(make: Make) -> None:
     a, b, nobody = make(), make(), make()
     gone = nobody.address
     nobody.close()
@@ -178,7 +178,7 @@ def test_a_peer_is_reached_while_both_sides_talk(make: Make) -> None:
     until(lambda: not after_events())
 
 
-def test_forget_ends_the_peer(make: Make) -> None:
+def test_forget_drops_the_peer(make: Make) -> None:
     a, b = make(), make()
     link(a, b)
     a.forget(b.address)
@@ -187,7 +187,7 @@ def test_forget_ends_the_peer(make: Make) -> None:
     assert a.broadcast(b"x") == 0
 
 
-def test_lingering_close_lets_the_last_frame_leave(make: Make) -> None:
+def test_a_lingering_close_sends_the_last_frame(make: Make) -> None:
     a, b = make(), make()
     link(a, b)
     assert a.send(b.address, b"bye")
@@ -196,7 +196,7 @@ def test_lingering_close_lets_the_last_frame_leave(make: Make) -> None:
     a.close()
 
 
-def test_a_frame_over_the_limit_from_outside_is_refused(make: Make) -> None:
+def test_an_oversized_frame_from_outside_is_refused(make: Make) -> None:
     small, wide = make(max_frame_bytes=1_000), make()
     link(wide, small)
     wide.send(small.address, bytes(1_001))
@@ -211,7 +211,7 @@ def test_a_frame_over_the_limit_from_outside_is_refused(make: Make) -> None:
     assert set(got) == {b"ok"}
 
 
-def test_an_own_frame_over_the_limit_is_a_bug(make: Make) -> None:
+def test_sending_an_oversized_frame_is_a_bug(make: Make) -> None:
     small, other = make(max_frame_bytes=1_000), make()
     with pytest.raises(AssertionError, match="1001"):
         small.send(other.address, bytes(1_001))
@@ -227,12 +227,12 @@ def test_a_busy_port_is_named_in_one_sentence(make: Make) -> None:
     assert "\n" not in text
 
 
-def test_an_address_of_another_machine_cannot_be_bound(make: Make) -> None:
+def test_an_address_of_another_host_cannot_be_bound(make: Make) -> None:
     with pytest.raises(TransportError, match=r"192\.0\.2\.1:0: \w+"):
         make("192.0.2.1:0")
 
 
-def test_bound_to_all_interfaces_a_member_needs_its_host(make: Make) -> None:
+def test_a_member_bound_to_all_interfaces_needs_a_host(make: Make) -> None:
     with pytest.raises(TransportError, match=r"0\.0\.0\.0:0: bind to one address"):
         make("0.0.0.0:0")
     b = ZmqTransport("0.0.0.0:0", 1_000, host="localhost")
@@ -254,7 +254,7 @@ def test_a_name_is_resolved_for_binding(make: Make) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":5", "host:x", "host:65536", "host:-1", "a b:1", "::1:5", "[]:5"]
 )
-def test_malformed_addresses_are_named(make: Make, text: str) -> None:
+def test_malformed_addresses_are_named_in_the_error(make: Make, text: str) -> None:
     with pytest.raises(TransportError, match="ring address"):
         parse_address(text)
     a = make()
@@ -269,12 +269,12 @@ def test_addresses_are_split() -> None:
     assert parse_address("[::1]:7") == ("::1", 7)
 
 
-def test_it_is_a_transport(make: Make) -> None:
+def test_it_satisfies_the_transport_protocol(make: Make) -> None:
     transport: Transport = make()
     assert transport.fileno() >= 0
 
 
-def test_a_hail_reaches_an_address_that_does_not_become_a_peer(make: Make) -> None:
+def test_a_hail_reaches_an_address_without_making_it_a_peer(make: Make) -> None:
     a, b = make(), make()
     a.hail(b.address, b"who are you")
     assert collect(b, 1) == [b"who are you"]
