@@ -1,4 +1,5 @@
-"""The accelerated ring: what leaves before and after the token, what is asked for, who may send."""
+"""The accelerated ring: what is sent before and after the token, requests, and the right
+to send."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def config(ahead: int, lead: int = 2) -> RingConfig:
 
 
 def wire(net: Net, source: str, to: str) -> list[Token | Data]:
-    """From now on, what goes from one to the other, in order."""
+    """Return a list that collects what one member sends another from now on, in order."""
     found: list[Token | Data] = []
     codec = net.nodes[to].codec
 
@@ -49,14 +50,14 @@ def test_the_last_frames_of_a_visit_follow_the_token(ahead: int, frames: int) ->
     token = next(i for i, m in enumerate(burst) if isinstance(m, Token))
     after = [m for m in burst[token + 1 :] if isinstance(m, Data)]
     assert len(after) == max(0, min(ahead, frames - net.config.lead_frames))
-    # The token names frames that are not on the wire yet; all are in order.
+    # The token already counts frames that are not sent yet; all arrive in order.
     seqs = [m.seq for m in burst if isinstance(m, Data)]
     assert burst[token].seq == seqs[-1]
     assert seqs == list(range(seqs[0], seqs[0] + frames))
 
 
-def test_frames_sent_again_go_before_the_token() -> None:
-    """What c lost is on its way before a's token, although all of a's new frames may follow it."""
+def test_retransmissions_go_before_the_token() -> None:
+    """What c lost is sent before a's token, although all of a's new frames may follow the token."""
     net = Net("abc", config=config(16, lead=0))
     net.settle("abc")
     lost: list[bytes] = []
@@ -90,13 +91,13 @@ def test_frames_sent_again_go_before_the_token() -> None:
     net.run(0.1)
     again = sent.index(1)
     token = sent.index(0, again)
-    # It took one place of the visit; 16 of the other frames follow the token.
+    # The retransmission took one place of the visit; 16 of the other frames follow the token.
     assert token - again == net.config.personal_frames - 16
     assert sent[token + 1] == sent[token - 1] + 1
 
 
 @pytest.mark.parametrize("ahead", AHEAD)
-def test_on_or_off_the_same_is_delivered_and_nothing_is_sent_twice(ahead: int) -> None:
+def test_delivery_is_the_same_on_and_off_and_nothing_is_sent_twice(ahead: int) -> None:
     net = Net("abc", config=config(ahead))
     net.settle("abc")
     for i in range(400):
@@ -107,8 +108,8 @@ def test_on_or_off_the_same_is_delivered_and_nothing_is_sent_twice(ahead: int) -
     assert net.count("asked") == net.count("retransmitted") == 0
 
 
-def test_members_that_differ_in_it_still_agree() -> None:
-    """It is a matter of speed only; a cluster may be changed member by member."""
+def test_members_with_different_settings_of_it_still_agree() -> None:
+    """It only affects speed, so a cluster may change it member by member."""
     net = Net("", config=config(0))
     for name, ahead in zip("abcd", AHEAD, strict=True):
         net.config = config(ahead)
@@ -130,8 +131,9 @@ def test_members_that_differ_in_it_still_agree() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_tokens_sums_are_those_of_the_members_whatever_is_lost(seed: int) -> None:
-    """Signed arithmetic: frames of a rotation never exceed the window, sums never drift or wrap."""
+def test_the_tokens_sums_match_the_members_whatever_is_lost(seed: int) -> None:
+    """The arithmetic is signed: a rotation's frames never exceed the window, sums never drift
+    or wrap."""
     net = Net("abcd", seed=seed, config=config(16))
     net.settle("abcd")
     rng = random.Random(seed)

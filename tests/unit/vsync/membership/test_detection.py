@@ -28,7 +28,7 @@ def noted(net: Net, of: str, code: str) -> list[dict[str, str | int | float]]:
 # -- the check, alone -------------------------------------------------------------------------
 
 
-def test_refused_and_silent_for_the_whole_window_is_gone() -> None:
+def test_a_member_refused_and_silent_for_the_whole_window_is_gone() -> None:
     checks = FailureDetector(0.06)
     assert checks.hint(B, 1.0, False)
     assert not checks.hint(B, 1.01, True)
@@ -50,7 +50,7 @@ def test_a_broken_link_alone_proves_nothing() -> None:
     assert checks.next_at() is None
 
 
-def test_only_late_frames_and_answers_prove_that_a_member_runs() -> None:
+def test_only_late_frames_and_answers_prove_a_member_alive() -> None:
     checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     checks.hint(C, 1.0, True)
@@ -62,7 +62,7 @@ def test_only_late_frames_and_answers_prove_that_a_member_runs() -> None:
     assert checks.findings(2.0) == [(B, ProbeResult.ALIVE)]
 
 
-def test_a_check_during_which_the_process_was_stopped_begins_anew() -> None:
+def test_a_check_starts_again_after_the_process_was_stopped() -> None:
     checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     assert checks.findings(1.2) == []
@@ -70,7 +70,7 @@ def test_a_check_during_which_the_process_was_stopped_begins_anew() -> None:
     assert checks.findings(1.26) == [(B, ProbeResult.OPEN)]
 
 
-def test_members_that_are_not_watched_are_not_checked() -> None:
+def test_unwatched_members_are_not_checked() -> None:
     checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     checks.hint(C, 1.0, True)
@@ -82,7 +82,7 @@ def test_members_that_are_not_watched_are_not_checked() -> None:
 
 
 @pytest.mark.parametrize("failed", "abc")
-def test_a_killed_member_is_out_long_before_the_token_is_missed(failed: str) -> None:
+def test_a_killed_member_is_out_long_before_the_token_timeout(failed: str) -> None:
     net = Net("abc")
     net.settle("abc")
     net.run(0.5)
@@ -123,7 +123,7 @@ def test_a_reset_connection_changes_nothing() -> None:
     assert net.nodes["a"].counters["suspect_alive"] == 20
 
 
-def test_a_refusal_is_no_proof_against_a_member_whose_frames_come_in() -> None:
+def test_a_refusal_proves_nothing_while_the_members_frames_arrive() -> None:
     net = Net("abc")
     net.settle("abc")
     for _ in range(20):
@@ -132,8 +132,8 @@ def test_a_refusal_is_no_proof_against_a_member_whose_frames_come_in() -> None:
     assert all(len(net.views(n)) == 1 for n in "abc")
 
 
-def test_a_stopped_member_whose_links_break_is_left_to_the_token_timeout() -> None:
-    """Nobody is refused where a process is stopped: its kernel still listens for it."""
+def test_a_stopped_member_with_broken_links_is_left_to_the_token_timeout() -> None:
+    """A stopped process refuses no connection: its kernel still listens for it."""
     net = Net("abc")
     net.settle("abc")
     net.paused["b"] = []
@@ -158,7 +158,7 @@ def test_a_hint_about_a_foreign_address_is_counted() -> None:
 
 
 @pytest.mark.parametrize("after_ms", range(12))
-def test_a_candidate_that_dies_while_the_ring_forms_is_not_waited_for(after_ms: int) -> None:
+def test_forming_does_not_wait_for_a_candidate_that_dies(after_ms: int) -> None:
     net = Net("abcd")
     net.settle("abcd")
     net.nodes["d"].leave(net.now)
@@ -169,12 +169,12 @@ def test_a_candidate_that_dies_while_the_ring_forms_is_not_waited_for(after_ms: 
     net.settle("ac", within=0.3)
 
 
-def test_a_foreign_member_that_dies_while_it_joins_is_not_waited_for() -> None:
+def test_forming_does_not_wait_for_a_foreign_member_that_dies() -> None:
     net = Net("abc")
     net.settle("abc")
     net.boot("d")
     foreign = net.nodes["d"].me
-    # Only while they gather with it, and before a ring is under way.
+    # This holds only while they gather with it, before a ring is under way.
     net.drop = lambda _s, _t, frame: frame[1] == FrameKind.COMMIT
     net.run(0.5, lambda: all(foreign in net.nodes[n].known_members() for n in "abc"))
     net.run(0.5, lambda: all(net.nodes[n].phase is not Phase.OPERATIONAL for n in "abc"))
@@ -195,7 +195,7 @@ def test_a_quick_restart_at_the_same_address_needs_no_timeout() -> None:
 # -- timeouts ---------------------------------------------------------------------------------
 
 
-def test_a_silent_host_is_out_within_token_and_consensus() -> None:
+def test_a_silent_host_is_out_within_token_and_consensus_timeout() -> None:
     bound = CONFIG.token_timeout(3) + CONFIG.consensus_timeout(3)
     assert bound < 1.5
     for failed in "abc":
@@ -228,7 +228,7 @@ def test_a_pause_shorter_than_the_token_timeout_changes_nothing(share: float, bu
         assert net.count("token_lost") == 0
 
 
-def test_each_relation_is_asserted_by_its_name() -> None:
+def test_each_relation_of_timeouts_is_checked_by_its_name() -> None:
     wrong: dict[str, dict[str, int]] = {
         "a held token is not lost": {"hold_ms": 200},
         "a token is resent before it is lost": {"token_retransmit_ms": 300},

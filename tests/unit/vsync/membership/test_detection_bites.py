@@ -1,4 +1,4 @@
-"""Each rule of failure detection and of broken links, taken away: some test of it must fail."""
+"""Each rule of failure detection and of broken links is removed in turn: some test must fail."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def agreed_before_all_news(self: GatherSets, sender: Member, join: Join) -> obje
 
 
 def slow_agreement() -> None:
-    """Whoever learns of a failure from another has agreed with it."""
+    """A member that learns of a failure from another one has agreed with it."""
     net = Net("abc")
     net.settle("abc")
     net.run(0.5)
@@ -88,32 +88,32 @@ def slow_agreement() -> None:
 BITES: tuple[Bite, ...] = (
     (
         FailureDetector, "findings", hint_is_proof,
-        detection.test_a_stopped_member_whose_links_break_is_left_to_the_token_timeout,
+        detection.test_a_stopped_member_with_broken_links_is_left_to_the_token_timeout,
     ),
     (
         FailureDetector, "findings", never_proven,
-        lambda: detection.test_a_killed_member_is_out_long_before_the_token_is_missed("b"),
+        lambda: detection.test_a_killed_member_is_out_long_before_the_token_timeout("b"),
     ),
     (
         FailureDetector, "findings", sleeper_is_right,
-        detection.test_a_check_during_which_the_process_was_stopped_begins_anew,
+        detection.test_a_check_starts_again_after_the_process_was_stopped,
     ),
     (
         FailureDetector, "on_frame", last_frames_count,
-        detection.test_only_late_frames_and_answers_prove_that_a_member_runs,
+        detection.test_only_late_frames_and_answers_prove_a_member_alive,
     ),
     (
         Prober, "on_probe", lambda self, sender: None,
-        detection.test_a_refusal_is_no_proof_against_a_member_whose_frames_come_in,
+        detection.test_a_refusal_proves_nothing_while_the_members_frames_arrive,
     ),
     (
         Membership, "_watched", lambda self: self.members,
-        detection.test_a_foreign_member_that_dies_while_it_joins_is_not_waited_for,
+        detection.test_forming_does_not_wait_for_a_foreign_member_that_dies,
     ),
     (GatherSets, "absorb", agreed_before_all_news, slow_agreement),
     (
         Connectivity, "linked", one_word_is_a_link,
-        lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
+        lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_disturbs_nobody(
             {("a", "d")}
         ),
     ),
@@ -123,24 +123,24 @@ BITES: tuple[Bite, ...] = (
     ),
     (
         Connectivity, "gain", anybody_is_a_gain,
-        lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
+        lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_disturbs_nobody(
             links.both_ways([("a", "d")])
         ),
     ),
-    (Connectivity, "gain", nothing_is_a_gain, links.test_a_newcomer_that_reaches_all_is_in_at_once),
+    (Connectivity, "gain", nothing_is_a_gain, links.test_a_newcomer_that_reaches_all_joins_at_once),
     (
         Connectivity, "reception", lambda self, now: (),
-        links.test_a_newcomer_that_reaches_all_is_in_at_once,
+        links.test_a_newcomer_that_reaches_all_joins_at_once,
     ),
     (
         GatherPhase, "_wait_less", lambda self, now: None,
-        links.test_a_link_known_to_be_broken_is_not_waited_for_as_long_as_a_silent_member,
+        links.test_a_broken_link_is_not_waited_for_as_long_as_a_silent_member,
     ),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("bite", BITES, ids=lambda b: getattr(b[2], "__name__", "") + " " + b[1])
-def test_without_its_rule_a_test_fails(bite: Bite) -> None:
+def test_removing_a_rule_fails_its_test(bite: Bite) -> None:
     target, attribute, replacement, test = bite
     test()
     with patch.object(target, attribute, replacement), pytest.raises(AssertionError):

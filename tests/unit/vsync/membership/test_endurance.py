@@ -16,14 +16,14 @@ BLOCKS_MAX = 4_000
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # 40 s of processor, which a busy machine takes its time to give
-def test_ten_thousand_changes_leave_no_objects_and_no_bytes_behind() -> None:
+@pytest.mark.timeout(600)  # 40 s of processor time, more by the clock on a busy machine
+def test_ten_thousand_changes_leave_no_objects_or_bytes_behind() -> None:
     net = Net("ab")
     net.settle("ab")
     blocks, objects = [], []
     for number in range(1, CHANGES // 2 + 1):
         if number % 5 == 0:
-            net.submit("a", bytes(40_000))  # two frames, so that pieces are about
+            net.submit("a", bytes(40_000))  # two frames, so that there are fragments
         net.split("a", "b")
         net.settle("a", "b")
         net.split()

@@ -1,8 +1,8 @@
-"""Whoever installs the new ring has all of the old one, whatever is lost and however little fits.
+"""A member that installs the new ring has all of the old one, whatever is lost or delayed.
 
-The exchange alone: real rings and exchanges, a token that arrives, and data frames of which some
-members hold any and any may be lost.  Windows are small, so the exchange takes many rotations and
-members run out of frames at different times, which whole members with ordinary windows seldom do.
+The exchange alone: real rings and exchanges, a token that arrives, and data frames of which each
+member holds any and any may be lost. Windows are small, so that the exchange takes many rotations
+and members finish sending at different times, which is rare in whole members with ordinary windows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def frame(seq: int, origin: int) -> Data:
 
 
 class Attempt:
-    """Members that come from one old ring, each with any frames of it, and the new ring's token."""
+    """Members of one old ring, each with an arbitrary subset of its frames, and the new
+    ring's token."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -56,14 +57,14 @@ class Attempt:
         self.held = {seq for one in windows for seq in range(1, one.high + 1) if one.get(seq)}
 
     def lacks(self, index: int) -> list[int]:
-        """Frames that somebody of the old ring holds and this member does not."""
+        """Frames that some member of the old ring holds and this one lacks."""
         exchange = self.exchanges[index]
         assert exchange.old is not None
         held = exchange.old.window
         return sorted(s for s in self.held if held.get(s) is None and s not in exchange.found)
 
     def run(self) -> None:
-        """The token goes round until all have installed, each with everything."""
+        """Pass the token round until all have installed, each with every frame."""
         token, installed, index = self.rings[0].first_token(), set[int](), 0
         for _ in range(HOPS_MAX):
             ring, exchange = self.rings[index], self.exchanges[index]
@@ -92,6 +93,6 @@ class Attempt:
 
 
 @pytest.mark.parametrize("first", range(0, 800, 200))
-def test_who_installs_has_all_frames_that_anybody_held(first: int) -> None:
+def test_installing_members_have_every_frame_anybody_held(first: int) -> None:
     for seed in range(first, first + 200):
         Attempt(random.Random(seed)).run()

@@ -1,4 +1,4 @@
-"""Members that do not fit find out in what, with both values; those that run are left in peace."""
+"""Incompatible members learn what differs, with both values; running members are not disturbed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def seal(frame: bytes) -> bytes:
     return frame[:2] + pack("<I", crc32(frame[6:], crc32(frame[:2]))) + frame[6:]
 
 
-def test_a_hello_is_read_back_and_nothing_else_is_one() -> None:
+def test_a_hello_round_trips_and_nothing_else_is_one() -> None:
     frame = hello().encode()
     assert read_hello(frame) == hello()
     with pytest.raises(FrameError, match="frame_hello"):
@@ -64,7 +64,7 @@ def test_a_hello_is_read_back_and_nothing_else_is_one() -> None:
         damaged[at] ^= 1
         assert read_hello(bytes(damaged)) is None
         assert read_hello(frame[:at]) is None
-        read_hello(seal(bytes(damaged)))  # whatever it is, it does not raise
+        read_hello(seal(bytes(damaged)))  # whatever the bytes are, it does not raise
         if at >= 24:
             read_hello(seal(frame[:at]))
     assert read_hello(bytes(10_000)) is None
@@ -80,12 +80,12 @@ def test_a_hello_is_read_back_and_nothing_else_is_one() -> None:
         msgpack.packb([1, "c" * 2_000, []]), msgpack.packb({"a": 1}),
     ],
 )  # fmt: skip
-def test_a_hello_of_another_shape_is_none(body: bytes) -> None:
+def test_a_malformed_hello_is_none(body: bytes) -> None:
     frame = hello().encode()
     assert read_hello(seal(frame[: 24 + 1 + 3] + body)) is None
 
 
-def test_a_text_that_could_forge_a_log_line_is_no_hello() -> None:
+def test_text_that_could_forge_a_log_line_is_not_a_hello() -> None:
     for odd in (
         hello(cluster="x\nqpidd: all is well"),
         hello()._replace(sender=Member("b\x1b[2J", 2, "b:1")),
@@ -136,11 +136,11 @@ def test_a_difference_is_reported_with_both_values(
     assert all(word in sentence for word in expected), sentence
     assert "\n" not in sentence
     assert at.on_hello(hello().encode(), 0.0)[0] == "hello_accepted"
-    assert not at.refused, "what was wrong is right now"
+    assert not at.refused, "the difference is resolved"
 
 
-def test_a_setting_that_only_one_release_has_is_judged_by_that_one() -> None:
-    """At its default a member does what releases without the setting do."""
+def test_a_setting_only_one_release_has_is_judged_by_that_release() -> None:
+    """With its default a member behaves like releases without the setting."""
     older = dict(settings_of(RingConfig()))
     del older["accelerated_frames"]
     assert (
@@ -155,7 +155,7 @@ def test_a_setting_that_only_one_release_has_is_judged_by_that_one() -> None:
         assert handshake().on_hello(theirs.encode(), 0.0)[0] == "hello_accepted"
 
 
-def test_releases_go_together_that_have_a_version_of_the_payloads_in_common() -> None:
+def test_releases_are_compatible_if_they_share_a_payload_version() -> None:
     at = handshake(other(payload_version=3, payload_version_min=2))
     for oldest, newest, fits in ((1, 2, True), (3, 9, True), (1, 1, False), (4, 9, False)):
         config = other(payload_version=newest, payload_version_min=oldest)
@@ -173,7 +173,7 @@ def test_compatible_time_limits_may_differ() -> None:
     assert at._codec.open(frame).sender == B
 
 
-def test_what_only_speed_depends_on_may_differ_also_by_being_off() -> None:
+def test_settings_of_speed_may_differ_even_by_being_off() -> None:
     at = handshake(other(accelerated_frames=0))
     assert at.on_hello(hello().encode(), 0.0)[0] == "hello_accepted"
     at = handshake()
@@ -195,7 +195,7 @@ def test_hellos_are_kept_within_a_bound_and_answered_at_a_limited_rate() -> None
 
 
 class Two:
-    """A ring of a and b that runs, and a newcomer n that may not fit."""
+    """A running ring of a and b, and a newcomer n that may be incompatible."""
 
     def __init__(self, config: RingConfig, cluster: str = "test") -> None:
         self.net = Net("ab")
@@ -219,12 +219,12 @@ class Two:
         (other(), "tset", "of cluster 'test', and this one was started for cluster 'tset'"),
     ],
 )
-def test_an_incompatible_newcomer_learns_it_and_changes_no_view(
+def test_an_incompatible_newcomer_is_told_and_changes_no_view(
     config: RingConfig, cluster: str, expected: str
 ) -> None:
     two = Two(config, cluster)
     two.net.run(3.0)
-    assert two.shown() == two.views, "members that run suffered from a newcomer"
+    assert two.shown() == two.views, "the newcomer disturbed running members"
     refused = two.newcomer.handshake.refused
     assert refused
     assert all(expected in sentence for _, sentence in refused.values()), refused
@@ -239,8 +239,8 @@ def test_a_newcomer_with_compatible_time_limits_joins() -> None:
     assert all(node.counters["hello_accepted"] for node in nodes)
 
 
-def test_frames_of_another_cluster_version_or_configuration_do_nothing_but_count() -> None:
-    """Valid ones, of every kind that could end a ring, for longer than any timer."""
+def test_frames_of_other_clusters_versions_or_settings_only_count() -> None:
+    """Valid frames of every kind that could end a ring, for longer than any timer."""
     net = Net("ab")
     net.run(2.0, lambda: all(len(n.members) == 2 for n in net.nodes.values()))
     rings = {name: node.ring for name, node in net.nodes.items()}

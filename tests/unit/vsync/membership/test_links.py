@@ -1,7 +1,7 @@
-"""Links that are broken, both ways or one way: views that form, stay, and heal (G4, L1, L3).
+"""Links broken in one or both directions: views form, stay and heal (G4, L1, L3).
 
-All patterns of broken links among three and four members are walked through.  With `EXPLORE_STRIDE`
-at 1 the exploration is complete, larger values thin it for every day.
+The tests walk through all patterns of broken links among three and four members. `EXPLORE_STRIDE` 1
+explores all of them; the larger everyday value thins them out.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def views(net: Net) -> dict[str, str]:
 
 
 def assert_views_stay(net: Net, whole: str) -> dict[str, str]:
-    """All are in views that their members agree on, linked all round, and that do not change."""
+    """Members agree on their views, whose members are all linked, and no view changes."""
     assert all(node.phase is Phase.OPERATIONAL for node in net.nodes.values()), net.describe()
     seen = views(net)
     before = {n: len(net.views(n)) for n in net.nodes}
     for name, view in seen.items():
         assert all(seen[other] == view for other in view), (name, seen)
         assert len({net.nodes[other].ring for other in view}) == 1
-        if view != whole:  # an old view may go on over a broken link; no new one is made with it
+        if view != whole:  # an old view may outlive a broken link; no new one has it
             assert not {(a, b) for a in view for b in view} & net.cut, (seen, net.cut)
     net.run(STAY_S)
     assert views(net) == seen, (seen, views(net), net.cut)
@@ -64,9 +64,9 @@ def assert_views_stay(net: Net, whole: str) -> dict[str, str]:
 
 
 def story(names: str, cut: set[tuple[str, str]]) -> dict[str, str]:
-    """Cut, see views form and stay and carry messages, mend, see one view again.
+    """Cut links; see views form, stay and carry messages; mend; see one view again.
 
-    An idle ring may not need a broken link; the first messages find it out.
+    An idle ring may not need a broken link; the first messages discover it.
     """
     net = Net(names, config=CONFIG)
     net.settle(names)
@@ -123,7 +123,7 @@ def test_one_way_cuts_of_four() -> None:
         story("abcd", set(cut))
 
 
-def test_a_pair_without_a_link_and_a_third_linked_to_both_settle() -> None:
+def test_an_unlinked_pair_and_a_third_linked_to_both_settle() -> None:
     seen = story("abc", both_ways([("a", "b")]))
     assert sorted(seen.values(), key=len) in (["a", "bc", "bc"], ["b", "ac", "ac"])
 
@@ -140,8 +140,8 @@ def test_a_star_of_five_keeps_one_pair() -> None:
 
 
 @pytest.mark.parametrize("left", ["ab", "abc"])
-def test_one_broken_link_across_a_healing_partition_costs_one_member(left: str) -> None:
-    """The halves cannot become one; the largest clique is better than either, and it stays."""
+def test_one_link_broken_across_a_healing_partition_costs_one_member(left: str) -> None:
+    """The halves cannot merge whole; the largest clique is better than either, and it stays."""
     right = "abcde".replace(left, "")
     net = Net("abcde", config=CONFIG)
     net.settle("abcde")
@@ -153,7 +153,7 @@ def test_one_broken_link_across_a_healing_partition_costs_one_member(left: str) 
 
 
 def test_a_new_ring_is_a_clique_from_the_start() -> None:
-    """Also where the token's way round does not need the broken link."""
+    """Even if the token's path does not need the broken link."""
     net = Net("", config=CONFIG)
     net.cut = both_ways([("b", "d")])
     for name in "abcd":
@@ -162,7 +162,7 @@ def test_a_new_ring_is_a_clique_from_the_start() -> None:
     assert max(len(v) for v in assert_views_stay(net, "").values()) == 3
 
 
-def test_a_link_known_to_be_broken_is_not_waited_for_as_long_as_a_silent_member() -> None:
+def test_a_broken_link_is_not_waited_for_as_long_as_a_silent_member() -> None:
     net = Net("abc")
     net.settle("abc")
     net.cut = both_ways([("a", "b")])
@@ -183,7 +183,7 @@ def of(names: str, name: str, incoming: bool) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("incoming", [True, False])
 @pytest.mark.parametrize("busy", [True, False])
 @pytest.mark.parametrize("name", "abc")
-def test_a_member_that_only_sends_or_only_receives_is_excluded_for_good(
+def test_a_member_that_only_sends_or_receives_stays_excluded(
     name: str, incoming: bool, busy: bool
 ) -> None:
     net = Net("abc")
@@ -209,7 +209,7 @@ def test_a_member_that_only_sends_or_only_receives_is_excluded_for_good(
 
 
 @pytest.mark.parametrize("name", "abc")
-def test_a_member_that_gets_tokens_and_no_data_is_failed_by_the_others(name: str) -> None:
+def test_a_member_that_gets_tokens_but_no_data_is_failed_by_the_others(name: str) -> None:
     net = Net("abc")
     net.settle("abc")
     others = "abc".replace(name, "")
@@ -224,7 +224,7 @@ def test_a_member_that_gets_tokens_and_no_data_is_failed_by_the_others(name: str
 
 
 @pytest.mark.parametrize("cut", [{("a", "d"), ("d", "a")}, {("a", "d")}, {("d", "a")}])
-def test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
+def test_a_newcomer_that_reaches_only_some_waits_and_disturbs_nobody(
     cut: set[tuple[str, str]],
 ) -> None:
     net = Net("abc", config=CONFIG)
@@ -239,7 +239,7 @@ def test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
     net.settle("abcd", within=2.0)
 
 
-def test_a_newcomer_that_reaches_all_is_in_at_once() -> None:
+def test_a_newcomer_that_reaches_all_joins_at_once() -> None:
     net = Net("abc")
     net.settle("abc")
     net.run(0.77)
@@ -273,7 +273,7 @@ def on_frame(
         connectivity.on_report(member, reception, sizes.get(member, 1), 0.0)
 
 
-def test_a_link_needs_the_reports_of_both() -> None:
+def test_a_link_needs_reports_from_both_ends() -> None:
     connectivity = Connectivity(A, 1.0)
     on_frame(connectivity, {B: (A, C), C: (B,)}, {})
     assert list(connectivity.linked(0.5)) == [B]
@@ -286,7 +286,7 @@ def test_a_link_needs_the_reports_of_both() -> None:
     assert not connectivity.all_received((A, D), 0.5)
 
 
-def test_a_view_is_given_up_for_a_larger_one_only() -> None:
+def test_a_view_is_given_up_only_for_a_larger_one() -> None:
     connectivity = Connectivity(A, 1.0)
     on_frame(connectivity, {B: (A, C, D), C: (A, B, D), D: (A, B, C)}, {B: 1, C: 2, D: 2})
     assert connectivity.gain(1, 64, (), 0.0) == (A, B, C, D)
@@ -298,17 +298,17 @@ def test_a_view_is_given_up_for_a_larger_one_only() -> None:
     assert connectivity.gain(2, 64, (), 0.0) == ()
 
 
-def test_the_largest_clique_is_found_and_of_equals_the_first() -> None:
+def test_the_largest_clique_is_found_and_the_first_of_equals() -> None:
     links = {frozenset(p) for p in ((B, C), (C, D), (D, E), (C, E))}
     found = largest_clique(A, [B, C, D, E], lambda a, b: frozenset((a, b)) in links)
     assert found == (A, C, D, E)
     assert largest_clique(A, [E, D], lambda _a, _b: False) == (A, D)
     many = [Member(f"m{i:02}", 1, "") for i in range(64)]
     rivals = largest_clique(A, many, lambda a, b: int(a.name[1:]) // 2 != int(b.name[1:]) // 2)
-    assert len(rivals) == 33  # and it ends
+    assert len(rivals) == 33  # and it terminates
 
 
-def test_a_newer_incarnation_replaces_the_older_and_memory_is_bounded() -> None:
+def test_a_newer_incarnation_replaces_the_older_in_bounded_memory() -> None:
     connectivity = Connectivity(A, 1.0)
     assert connectivity.on_frame(B, 0.0)
     assert not connectivity.on_frame(B, 0.5)

@@ -71,7 +71,7 @@ def test_22_a_member_never_fails_itself() -> None:
     assert gather.candidates() == (A,)
 
 
-def test_24_a_leave_notice_fails_its_sender_and_is_never_agreement() -> None:
+def test_24_a_leave_notice_fails_its_sender_and_is_not_agreement() -> None:
     gather = GatherSets(A, (A, B, C))
     bye = Join((A, C), (B,), 1, True)
     assert gather.absorb(B, bye) is JoinOutcome.CHANGED
@@ -89,7 +89,7 @@ def test_12_a_newer_incarnation_replaces_the_older() -> None:
     assert other.candidates() == (A, young)
 
 
-def test_12_a_late_sign_of_a_former_incarnation_ends_no_newer_one() -> None:
+def test_12_a_late_frame_of_an_old_incarnation_ends_no_newer_one() -> None:
     young = B._replace(incarnation=7)
     gather = GatherSets(A, (A, young))
     assert not gather.fail_former(B)
@@ -120,7 +120,7 @@ def test_any_order_of_joins_ends_in_the_same_sets() -> None:
         assert len({g.candidates() for g in gathers.values()}) == 1
 
 
-def test_backing_off_doubles_up_to_a_limit_and_starts_afresh_after_a_while() -> None:
+def test_back_off_doubles_up_to_a_limit_and_resets_after_a_while() -> None:
     backed_off = BackedOff(0.2, 1.0)
     waits = []
     now = 0.0
@@ -131,7 +131,7 @@ def test_backing_off_doubles_up_to_a_limit_and_starts_afresh_after_a_while() -> 
             now += 0.01
         waits.append(round(now - start, 1))
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
-    backed_off.reset((B,), now + 0.1)  # in a ring, but it ended just now
+    backed_off.reset((B,), now + 0.1)  # in a ring, but one that ended just now
     backed_off.add(B, now + 0.1)
     assert backed_off.has(B, now + 1.0)
     now += 1.1
@@ -143,8 +143,8 @@ def test_backing_off_doubles_up_to_a_limit_and_starts_afresh_after_a_while() -> 
     assert len(backed_off._until) <= 256
 
 
-def test_a_join_with_sets_beyond_those_agreed_on_ends_the_attempt_until_it_recovers() -> None:
-    """Its sender refuses the commit token; to wait for that would take a token timeout."""
+def test_a_join_beyond_the_agreed_sets_ends_the_attempt_before_recovery() -> None:
+    """Its sender refuses the commit token; waiting for the refusal would take a token timeout."""
     sets = GatherSets(A, (A, B, C))
     forming = CommitPhase(first_commit(RingId(9, "a", 1), (A, B, C)), A, Mock())
     beyond = (join(A, B, C, failed=(C,)), join(A, B, C, D))
@@ -174,7 +174,7 @@ def test_19_a_join_that_rejects_this_member_does_not_break_its_ring() -> None:
     assert net.nodes["a"].counters["join_rejects_me"] == 1
 
 
-def test_20_a_join_of_a_member_breaks_the_ring_even_without_news() -> None:
+def test_20_a_members_join_breaks_the_ring_even_without_news() -> None:
     net = Net("abc")
     net.settle("abc")
     receive(net, "a", net.nodes["b"].me, join(*net.nodes["a"].members, seq=9))
@@ -182,8 +182,8 @@ def test_20_a_join_of_a_member_breaks_the_ring_even_without_news() -> None:
     net.settle("abc")
 
 
-def test_a_restarted_member_that_agrees_with_its_first_join_forms_one_ring() -> None:
-    """It may know the sets of the ring from late joins; two commit tokens stopped the member."""
+def test_a_restarted_member_that_agrees_in_its_first_join_forms_one_ring() -> None:
+    """It may know the ring's sets from late joins; two commit tokens stopped the member."""
     net = Net("ab")
     net.settle("ab")
     a, old = net.nodes["a"], net.nodes["b"].me
@@ -195,7 +195,7 @@ def test_a_restarted_member_that_agrees_with_its_first_join_forms_one_ring() -> 
     assert a.membership.commit.members == (a.me, young)
 
 
-def test_a_restarted_member_that_hears_nothing_yet_ends_its_former_incarnation() -> None:
+def test_a_restarted_member_that_hears_nothing_ends_its_old_incarnation() -> None:
     net = Net("ab")
     net.settle("ab")
     a, old = net.nodes["a"], net.nodes["b"].me
@@ -207,9 +207,9 @@ def test_a_restarted_member_that_hears_nothing_yet_ends_its_former_incarnation()
     assert a.counters["join_deaf"] == deaf + 1
 
 
-def test_nobody_waits_in_gather_for_the_former_incarnation_of_who_starts_again() -> None:
-    """Its first join says that it hears nothing yet, so it is no candidate: but the old one is
-    over."""
+def test_gather_does_not_wait_for_the_old_incarnation_of_a_restart() -> None:
+    """The first join says that it hears nothing yet, so it is no candidate, but its old incarnation
+    is over."""
     net = Net("abc")
     net.settle("abc")
     a, old, c = (net.nodes[name] for name in "abc")
@@ -229,7 +229,7 @@ def test_28_a_join_from_before_the_ring_is_stale() -> None:
     assert net.nodes["a"].counters["join_stale"] == 1
 
 
-def test_28_control_frames_that_queued_during_a_pause_are_dropped() -> None:
+def test_28_control_frames_queued_during_a_pause_are_dropped() -> None:
     net = Net("abc")
     net.settle("abc")
     net.now += 5.0
@@ -241,7 +241,7 @@ def test_28_control_frames_that_queued_during_a_pause_are_dropped() -> None:
     assert net.nodes["a"].counters["control_while_late"] == 3  # its timers are still late
 
 
-def test_28_also_when_the_late_timers_come_first() -> None:
+def test_28_they_are_dropped_also_when_the_late_timers_come_first() -> None:
     net = Net("abc")
     net.settle("abc")
     net.now += 5.0
@@ -255,7 +255,7 @@ def test_28_also_when_the_late_timers_come_first() -> None:
     assert D in node.membership.gather.sets.proc  # type: ignore[union-attr]
 
 
-def test_a_backed_off_member_that_receives_my_frames_is_let_in() -> None:
+def test_a_backed_off_member_that_receives_my_frames_is_admitted() -> None:
     """Simulator seed 3249: two members that backed off from each other in turn never merged."""
     net = Net("a")
     net.settle("a")
@@ -276,7 +276,7 @@ def test_a_backed_off_member_that_receives_my_frames_is_let_in() -> None:
     assert node.phase is not Phase.OPERATIONAL
 
 
-def test_a_foreign_member_that_receives_nothing_from_me_gets_an_announcement() -> None:
+def test_a_foreign_member_that_does_not_receive_me_gets_an_announcement() -> None:
     net = Net("a")
     net.settle("a")
     node = net.nodes["a"]
@@ -288,7 +288,7 @@ def test_a_foreign_member_that_receives_nothing_from_me_gets_an_announcement() -
 
 
 def test_old_joins_on_a_slow_link_do_not_feed_a_storm() -> None:
-    """Simulator seed 9154: each late join broke a ring, and each broken ring made new joins."""
+    """Simulator seed 9154: each late join broke a ring, and each broken ring sent new joins."""
     net = Net("a")
     net.settle("a")
     me = net.nodes["a"].me
@@ -308,7 +308,7 @@ def test_a_leave_notice_of_a_foreign_member_is_counted() -> None:
     assert net.nodes["a"].counters["leave_stranger"] == 1
 
 
-def test_a_leave_while_the_ring_forms_and_from_each_phase() -> None:
+def test_a_leave_during_formation_and_from_each_phase() -> None:
     for at in (0.0, 0.0003, 0.0006, 0.0009, 0.0012, 0.0015, 0.002, 0.2):
         net = Net("abc")
         net.run(at)
@@ -335,8 +335,9 @@ def test_a_lost_commit_token_is_sent_again() -> None:
     assert len(lost) == 2
 
 
-def test_25_the_first_token_waits_for_the_second_rotation_of_the_commit_token() -> None:
-    """A second copy of the first rotation's last hop is none of it: others lack the entries yet."""
+def test_25_the_first_token_waits_for_the_commit_tokens_second_rotation() -> None:
+    """A second copy of the first rotation's last hop does not count: others lack the
+    entries yet."""
     net = Net("ab")
     a, b = net.nodes["a"], net.nodes["b"]
     receive_once = a.receive
@@ -370,8 +371,11 @@ def test_a_representative_that_dies_before_its_commit_token() -> None:
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd", "abcde", "abcdef"])
 @pytest.mark.parametrize("members_max", [1, 2, 3, 4])
-def test_more_candidates_than_a_ring_may_have_form_several(names: str, members_max: int) -> None:
-    """Also one more: it is not failed by itself, so nothing changed for it, again and again."""
+def test_more_candidates_than_a_ring_may_have_form_several_rings(
+    names: str, members_max: int
+) -> None:
+    """One more than the limit too: that member was not failed, so nothing changed, again
+    and again."""
     net = Net(names, config=RingConfig(members_max=members_max))
     for _ in range(20):
         net.run(0.25)
@@ -393,7 +397,7 @@ def test_every_phase_can_be_left_and_every_reason_is_used() -> None:
         assert after(phase, Reason.LEAVE) is Phase.LEFT
 
 
-def test_a_move_that_is_not_in_the_table_stops_the_member() -> None:
+def test_a_transition_missing_from_the_table_stops_the_member() -> None:
     with pytest.raises(ProtocolBug, match="OPERATIONAL because of CONSENSUS"):
         after(Phase.OPERATIONAL, Reason.CONSENSUS)
     net = Net("a")
@@ -401,7 +405,7 @@ def test_a_move_that_is_not_in_the_table_stops_the_member() -> None:
         net.nodes["a"].start(0.0)
 
 
-def test_timers_that_fire_late_in_another_phase_do_nothing() -> None:
+def test_late_timers_of_another_phase_do_nothing() -> None:
     net = Net("abc")
     net.settle("abc")
     node = net.nodes["a"]

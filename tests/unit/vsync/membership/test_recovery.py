@@ -1,4 +1,4 @@
-"""Closing an old ring: what is delivered where, and the obligations after an aborted attempt."""
+"""Closing an old ring: where each frame is delivered, and obligations after an aborted attempt."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def seqs(frames: list[Data]) -> list[int]:
     return [f.seq for f in frames]
 
 
-def test_agreed_frames_up_to_the_first_hole_belong_to_the_regular_configuration() -> None:
+def test_agreed_frames_up_to_the_first_gap_are_regular() -> None:
     old = old_ring(frame(1, 0), frame(2, 1), frame(4, 1), frame(5, 3))
     closing = recovery(old, entry(old)).close()
     assert seqs(closing.regular) == [1, 2]
-    assert seqs(closing.transitional) == [4]  # 5 is of d, which did not come along
+    assert seqs(closing.transitional) == [4]  # 5 is from d, which did not come along
     assert closing.skipped == 1
 
 
-def test_a_safe_frame_that_is_not_known_safe_ends_the_regular_part() -> None:
+def test_a_safe_frame_not_known_to_be_safe_ends_the_regular_part() -> None:
     old = old_ring(frame(1, 0, S), frame(2, 3, S), frame(3, 3), safe=1)
     closing = recovery(old, entry(old)).close()
     assert seqs(closing.regular) == [1]
-    assert seqs(closing.transitional) == [2, 3]  # no hole before them: whoever sent them
+    assert seqs(closing.transitional) == [2, 3]  # no gap before them, so the sender does not matter
 
 
 def test_the_best_knowledge_of_what_is_safe_counts_for_all() -> None:
@@ -73,13 +73,13 @@ def test_12_the_same_name_with_another_old_ring_does_not_come_along() -> None:
     assert fresh.trans == (A, B)
 
 
-def test_first_rings_have_nobody_that_comes_along() -> None:
+def test_in_a_first_ring_nobody_comes_along() -> None:
     new = Ring(NEW, (A, B), A, (0, 0), CONFIG, 30)
     blank = CommitEntry(NO_RING, 0, 0, 0, 0, ())
     assert Exchange(new, None, (blank, blank)).trans == (A,)
 
 
-def test_only_what_somebody_may_lack_is_sent() -> None:
+def test_only_frames_somebody_may_lack_are_sent() -> None:
     old = old_ring(frame(1, 0), frame(2, 1), frame(3, 1))
     assert recovery(old, entry(old)).backlog(1000) == 0
     assert recovery(old, entry(old, aru=1)).backlog(1000) == 2
@@ -88,7 +88,7 @@ def test_only_what_somebody_may_lack_is_sent() -> None:
     assert alone.backlog(1000) == 0
 
 
-def test_what_another_already_sent_is_not_sent_again() -> None:
+def test_frames_another_member_already_sent_are_not_sent_again() -> None:
     old = old_ring(frame(1, 0), frame(2, 1), frame(3, 1))
     trying = recovery(old, entry(old, aru=0))
     assert trying.absorb(frame(2, 1)) == "recovered_again"
@@ -99,7 +99,7 @@ def test_what_another_already_sent_is_not_sent_again() -> None:
 
 
 def test_an_aborted_attempt_keeps_found_frames_and_obligations() -> None:
-    """Another member may have installed, and delivered frame 3 of c as safe, relying on me."""
+    """Another member may have installed, and delivered frame 3 from c as safe, relying on me."""
     old = old_ring(frame(1, 0))
     trying = recovery(old, entry(old, high=3, aru=1), entry(old, high=3, aru=1))
     assert trying.absorb(frame(3, 2, S)) == ""
@@ -118,7 +118,7 @@ def test_an_aborted_attempt_keeps_found_frames_and_obligations() -> None:
     assert Exchange(alone.ring, old, (entry(old),)).close().skipped == 1
 
 
-def test_obligations_of_one_are_obligations_of_all_that_come_along() -> None:
+def test_obligations_are_shared_by_all_that_come_along() -> None:
     old = old_ring(frame(1, 0), frame(3, 3))
     closing = recovery(old, entry(old, obliged=(B, D))).close()
     assert seqs(closing.transitional) == [3]
@@ -133,8 +133,9 @@ def test_foreign_and_absurd_frames_are_refused() -> None:
     assert trying.absorb(frame(1, 0)) == "recovered_again"
 
 
-def test_frames_of_those_that_released_more_are_taken_and_kept() -> None:
-    """They may be a whole store ahead of this member, which lags in what it knows to be safe."""
+def test_frames_of_members_that_released_more_are_taken_and_kept() -> None:
+    """They may be a whole store ahead of this member, which lags in its knowledge of what
+    is safe."""
     old = old_ring(frame(1, 0))
     most = old.window.released + 2 * CONFIG.store_frames_max
     trying = recovery(old, entry(old, high=most))
@@ -155,12 +156,12 @@ def test_11_the_flag_is_raised_and_lowered_by_the_same_member() -> None:
         pass
     lowered = trying.flag(raised)
     assert not lowered.recovering
-    # Somebody else's flag is not mine to lower.
+    # I must not lower another member's flag.
     assert trying.flag(raised).recovering
 
 
-def test_11_of_several_with_frames_to_send_one_has_the_flag() -> None:
-    """Had each lowered it in turn, another would count rotations in which nobody sends."""
+def test_11_only_one_of_several_senders_has_the_flag() -> None:
+    """If each lowered it in turn, another would count rotations in which nobody sends."""
     old = old_ring(frame(1, 0), frame(2, 0))
     trying = recovery(old, entry(old, aru=0, high=0), entry(old, aru=0, high=0))
     raised = trying.ring.first_token()._replace(recovering=True)  # by another, which still sends
@@ -180,7 +181,8 @@ def test_installation_takes_two_full_rotations_after_the_exchange() -> None:
 
 
 def test_only_two_arrivals_in_a_row_prove_that_all_have_all_frames() -> None:
-    """Who raises aru to its own may raise it over another's head: the next arrival tells."""
+    """A member that raises aru to its own may raise it above another's: the next arrival
+    shows that."""
     trying = recovery(old_ring(frame(1, 0)), entry(old_ring(frame(1, 0))))
     token = trying.ring.first_token()._replace(seq=3)
     verdicts = [trying.complete(token, aru) for aru in (0, 0, 3, 2, 3, 3)]

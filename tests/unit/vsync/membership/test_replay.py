@@ -1,6 +1,6 @@
 """Replay of all frames: to the same incarnation, to the next one, to a later ring.
 
-CURVE keeps this off the wire; here it gets in, and may cost a round of talking but no promise.
+CURVE keeps replayed frames out; here they get in, and may cost a message round but no guarantee.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vsync.wire.messages import Content, FrameKind
 
 
 class Tape(Net):
-    """A ring of three whose frames are kept, with those that each was sent."""
+    """A ring of three that records each frame with its receiver."""
 
     def __init__(self, names: str = "abc", seed: int = 1) -> None:
         self.sent: list[bytes] = []
@@ -65,7 +65,7 @@ def kinds(frames: list[bytes]) -> set[FrameKind]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_ring_goes_on_when_all_its_frames_are_replayed(seed: int) -> None:
+def test_a_ring_survives_a_replay_of_all_its_frames(seed: int) -> None:
     """Same incarnation, same ring: each frame again, in any order, changes nothing."""
     net = Tape(seed=seed)
     net.form()
@@ -76,7 +76,7 @@ def test_a_ring_goes_on_when_all_its_frames_are_replayed(seed: int) -> None:
     frames = list(net.sent)
     assert {FrameKind.TOKEN, FrameKind.DATA, FrameKind.JOIN, FrameKind.COMMIT} <= kinds(frames)
     net.replay(frames, random.Random(seed))
-    assert net.rings() == ring, "a view changed for old frames"
+    assert net.rings() == ring, "old frames changed a view"
     assert {name: net.payloads(name) for name in net.nodes} == before
     grown = counts(net.nodes) - counted
     assert grown["token_again"]
@@ -86,8 +86,9 @@ def test_a_ring_goes_on_when_all_its_frames_are_replayed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_replayed_frames_of_former_rings_bring_none_back(seed: int) -> None:
-    """Members left and came back meanwhile: nothing is delivered again, all agree in the end."""
+def test_replayed_frames_of_former_rings_revive_none(seed: int) -> None:
+    """Members left and came back meanwhile: nothing is delivered twice, and all agree in
+    the end."""
     rng = random.Random(seed)
     net = Tape(seed=seed)
     net.form()
@@ -112,7 +113,7 @@ def test_replayed_frames_of_former_rings_bring_none_back(seed: int) -> None:
 
 
 def test_frames_of_a_former_incarnation_are_dropped_and_counted() -> None:
-    """c restarted: frames that it sent before do not count."""
+    """c restarted: frames it sent before that do not count."""
     net = Tape()
     net.form()
     net.talk(5)
@@ -150,8 +151,8 @@ def test_frames_of_another_cluster_are_dropped_and_counted() -> None:
     assert (counts(net.nodes) - counted)["frame_cluster"] == len(foreign)
 
 
-def test_a_number_that_only_the_holder_of_the_token_can_give_is_dropped_and_counted() -> None:
-    """Found by fuzzing: a forged frame would have the number that the holder is about to give."""
+def test_a_number_only_the_token_holder_can_give_is_dropped_and_counted() -> None:
+    """Found by fuzzing: a forged frame has the number that the holder is about to assign."""
     net = Tape("a")
     net.run(1.0)
     alone = net.nodes["a"]

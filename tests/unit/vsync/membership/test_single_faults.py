@@ -1,8 +1,8 @@
-"""One fault at every place: lose, or crash at, each single frame of a short history (G1 to G6).
+"""One fault at every place: lose, or crash at, each frame of a short history (G1 to G6).
 
-The simulator throws many faults at random; this walks through all places of one small story, so
-that no step between two frames of the membership protocol is left out.  `STRIDE` thins it for every
-day; with 1 it is complete.
+The simulator injects many faults at random; this test walks through every frame of one small story,
+so that it leaves out no step of the membership protocol. The everyday `STRIDE` thins the places
+out; 1 tries all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Passage = tuple[tuple[tuple[int, list[bytes]], ...], tuple[tuple[int, list[bytes
 
 
 def passages(outputs: list[Output]) -> dict[tuple[RingId, tuple[str, ...], RingId], Passage]:
-    """What was delivered in each ring and in the transition out of it, by who moved where."""
+    """What was delivered in each ring and the transition out of it, keyed by the ring, who moved
+    on, and the next ring."""
     found: dict[tuple[RingId, tuple[str, ...], RingId], Passage] = {}
     ring: RingId | None = None
     moved: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ def passages(outputs: list[Output]) -> dict[tuple[RingId, tuple[str, ...], RingI
 
 
 def check(net: Net, histories: list[list[Output]]) -> None:
-    """G1 and G2, G5 and G6 over all incarnations."""
+    """Check G1 and G2, G5 and G6 over all incarnations."""
     agreed: dict[tuple[RingId, tuple[str, ...], RingId], Passage] = {}
     placed: dict[tuple[RingId, int], list[bytes]] = {}
     members: dict[RingId, tuple[object, ...]] = {}
@@ -76,7 +77,8 @@ def check(net: Net, histories: list[list[Output]]) -> None:
 
 
 def story(lost: int, crashed: int) -> None:
-    """Form a ring, talk, lose a member, talk, let it come back; `lost` and `crashed` are frames."""
+    """Form a ring, talk, lose a member, talk, take it back; `lost` and `crashed` number the frames
+    of the faults."""
     net = Net("", config=CONFIG)
     histories: list[list[Output]] = []
     count = 0

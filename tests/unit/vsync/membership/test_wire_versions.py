@@ -1,4 +1,4 @@
-"""Members of releases that read different versions of the frames, and which one they write."""
+"""Releases that read different frame versions, and the version each member writes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RANGES = {
 
 
 class Releases(Net):
-    """A network whose members are of the releases that `ranges` says."""
+    """A network whose members are of the releases in `ranges`."""
 
     def __init__(self, names: str, ranges: dict[str, Versions]) -> None:
         self.ranges = ranges
         super().__init__(names)
 
     def make(self, me: Member) -> Node:
-        """Return the node of a member of its release."""
+        """The node of a member of its release."""
         oldest, newest = self.ranges[me.name]
         config = RingConfig(wire_version_min=oldest, wire_version=newest)
         return Node(me, "test", config, random.Random(self.rng.random()))
@@ -48,29 +48,29 @@ def all_deliver(net: Net, payload: bytes) -> None:
     net.run(5.0, lambda: all(expected <= set(net.payloads(name)) for name in net.nodes))
 
 
-def test_members_of_adjacent_releases_form_one_ring_in_the_older_version() -> None:
+def test_adjacent_releases_form_one_ring_in_the_older_version() -> None:
     net = Releases("abc", RANGES)
     net.settle()
     assert net.written() == {"a": OLD, "b": OLD, "c": OLD}
     all_deliver(net, b"one")
 
 
-def test_members_of_one_release_write_the_newest_version_that_they_read() -> None:
+def test_members_of_one_release_write_the_newest_version_they_read() -> None:
     net = Releases("bc", RANGES)
     net.settle()
     assert net.written() == {"b": NEXT, "c": NEXT}
     all_deliver(net, b"one")
-    assert not net.count("frame_version"), "nothing that was sent could not be read"
+    assert not net.count("frame_version"), "a frame could not be read"
 
 
-def test_the_newer_version_is_written_from_the_view_on_in_which_all_read_it() -> None:
+def test_a_newer_version_is_written_from_the_view_in_which_all_read_it() -> None:
     net = Releases("abc", dict(RANGES))
     net.settle()
     ring = net.nodes["b"].ring
     net.run(2.0)
     assert net.nodes["b"].ring == ring
-    assert net.written()["b"] == OLD, "without a view the version stays as it is"
-    net.ranges["a"] = Versions(OLD, NEXT)  # the last of the older release is started with the newer
+    assert net.written()["b"] == OLD, "the version changes with a view only"
+    net.ranges["a"] = Versions(OLD, NEXT)  # the last member of the older release is upgraded
     net.crash("a")
     net.settle("bc")
     assert net.written() == {"b": NEXT, "c": NEXT}
@@ -80,8 +80,8 @@ def test_the_newer_version_is_written_from_the_view_on_in_which_all_read_it() ->
     all_deliver(net, b"two")
 
 
-def test_a_late_hello_of_the_former_release_is_not_believed() -> None:
-    """It says what the sender read before it was started with the newer one."""
+def test_a_late_hello_of_the_older_release_is_not_believed() -> None:
+    """It says what the sender read before its upgrade."""
     net = Releases("abc", dict(RANGES))
     hellos: list[bytes] = []
 
@@ -106,8 +106,8 @@ def test_a_late_hello_of_the_former_release_is_not_believed() -> None:
     assert net.written() == {"a": NEXT, "b": NEXT}
 
 
-def test_a_member_of_the_older_release_is_let_into_a_ring_that_writes_the_newer_version() -> None:
-    """Back to the older release: the ring that runs hears of it by its hello alone."""
+def test_an_older_member_is_let_into_a_ring_that_writes_the_newer_version() -> None:
+    """A downgrade: the running ring learns of it from the hello alone."""
     net = Releases("bc", RANGES)
     net.settle()
     rings = net.nodes["b"].ring
@@ -118,7 +118,7 @@ def test_a_member_of_the_older_release_is_let_into_a_ring_that_writes_the_newer_
     all_deliver(net, b"one")
 
 
-def test_a_busy_ring_does_not_make_a_member_of_the_older_release_give_up() -> None:
+def test_an_older_member_does_not_give_up_on_a_busy_ring() -> None:
     """It receives hundreds of frames that it cannot read before it is let in."""
     net = Releases("bc", RANGES)
     net.settle()
@@ -134,7 +134,7 @@ def test_a_busy_ring_does_not_make_a_member_of_the_older_release_give_up() -> No
     net.run(10.0, net.settled)
 
 
-def test_rings_that_met_before_know_the_versions_of_each_other() -> None:
+def test_rings_that_met_before_know_each_others_versions() -> None:
     net = Releases("bc", RANGES)
     net.settle()
     net.split("b", "c")
@@ -144,13 +144,13 @@ def test_rings_that_met_before_know_the_versions_of_each_other() -> None:
     assert net.written() == {"b": NEXT, "c": NEXT}
 
 
-def test_members_of_three_releases_are_two_rings_and_the_newcomer_learns_why() -> None:
+def test_three_releases_make_two_rings_and_the_newcomer_learns_why() -> None:
     net = Releases("ab", RANGES)
     net.settle()
     ring = net.nodes["a"].ring
     newcomer = net.boot("z")
     net.run(5.0)
-    assert net.nodes["a"].ring == net.nodes["b"].ring == ring, "members that run suffered from it"
+    assert net.nodes["a"].ring == net.nodes["b"].ring == ring, "it disturbed running members"
     _, sentence = newcomer.handshake.refused["a"]
     assert f"another version of the ring protocol ({OLD}) than this one" in sentence
     assert f"(version {NEXT})" in sentence
@@ -163,7 +163,7 @@ def codec(versions: Versions) -> Codec:
     return Codec(Member("b", 1, "b:1"), "test", config.frame_bytes_max, settings, versions)
 
 
-def test_what_others_are_to_read_is_older_than_what_the_ring_reads() -> None:
+def test_frames_for_outsiders_have_an_older_version_than_the_rings() -> None:
     mine = codec(RANGES["b"])
     chosen = WireVersions("b", mine)
     assert (mine.written, mine.written_outside) == (OLD, OLD)
@@ -177,7 +177,7 @@ def test_what_others_are_to_read_is_older_than_what_the_ring_reads() -> None:
     assert (mine.written, mine.written_outside) == (NEXT, NEXT)
 
 
-def test_forged_hellos_are_kept_within_a_bound() -> None:
+def test_forged_hellos_are_bounded() -> None:
     mine = codec(RANGES["b"])
     chosen = WireVersions("b", mine)
     chosen.heard("c", RANGES["c"])
@@ -188,10 +188,10 @@ def test_forged_hellos_are_kept_within_a_bound() -> None:
     assert len(chosen._others) <= KNOWN_MAX
     assert mine.written_outside == OLD
     chosen.forming("bc")
-    assert (mine.written, mine.written_outside) == (NEXT, NEXT), "the ring is not forgotten"
+    assert (mine.written, mine.written_outside) == (NEXT, NEXT), "the ring was forgotten"
 
 
-def test_members_of_a_ring_come_before_one_that_they_cannot_all_speak_to() -> None:
+def test_ring_members_come_before_one_they_cannot_all_speak_to() -> None:
     mine = codec(RANGES["b"])
     chosen = WireVersions("b", mine)
     chosen.heard("z", RANGES["z"])
@@ -201,7 +201,7 @@ def test_members_of_a_ring_come_before_one_that_they_cannot_all_speak_to() -> No
     assert newest_common([RANGES["b"], RANGES["z"]]) == NEXT
 
 
-def test_all_versions_of_the_range_are_read_whatever_is_written() -> None:
+def test_all_versions_of_the_range_are_read_whichever_is_written() -> None:
     mine, theirs = codec(RANGES["b"]), codec(RANGES["b"])
     for version in (OLD, NEXT):
         theirs.write(version, version)
@@ -212,6 +212,6 @@ def test_all_versions_of_the_range_are_read_whatever_is_written() -> None:
 
 
 @pytest.mark.parametrize(("oldest", "newest"), [(2, 1), (1, 256)])
-def test_a_range_of_versions_that_cannot_be(oldest: int, newest: int) -> None:
+def test_an_impossible_range_of_versions_is_refused(oldest: int, newest: int) -> None:
     with pytest.raises(ValueError, match="some frames can be read"):
         RingConfig(wire_version_min=oldest, wire_version=newest)

@@ -1,6 +1,6 @@
-"""What a view of members decides, message by message, over an order in which nothing is lost (G7).
+"""What a view's members decide, message by message, over an order that loses nothing (G7).
 
-Scenarios and the simulator have a real ring under this layer; here it is a list.
+Scenarios and the simulator run a real ring under this layer; here it is a list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAIR = ("a", "b", "@pair=b")
 
 
 def ring_of(sequence: int) -> RingId:
-    """That of a view; the name is no matter here."""
+    """The ring of a view; its name does not matter here."""
     return RingId(sequence, A.name, A.incarnation)
 
 
@@ -47,11 +47,11 @@ class App:
         self.report = member(position=9, ran=True)._replace(voters=voters)
 
     def state_report(self) -> StateReport:
-        """As a member would."""
+        """As a member would report it."""
         return self.report
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
-        """No message that is missed leads to another state here."""
+        """No missed message leads to another state here."""
         return -1
 
     def follow(self, event: PrimaryEvent) -> None:
@@ -63,7 +63,7 @@ class App:
 
 
 class Order:
-    """Members and the order of what they send, which all who are together receive."""
+    """Members, and the order of what they send, which all members of a view receive."""
 
     def __init__(self, voters: Terms = VOTERS, names: tuple[Member, ...] = (A, B, C)) -> None:
         self.apps = {one: App(voters) for one in names}
@@ -72,7 +72,7 @@ class Order:
         self.sequence, self.seq = 0, 0
 
     def view(self, *names: Member) -> RingId:
-        """These form a ring; all that this leads to happens, with disks that are quick."""
+        """These form a ring; let everything follow from that, with fast disks."""
         self.sequence += 4
         ring = ring_of(self.sequence)
         for one in names:
@@ -81,7 +81,7 @@ class Order:
         return ring
 
     def settle(self, *names: Member) -> None:
-        """Order what they send until nobody sends anything."""
+        """Order messages until nobody sends any."""
         while sent := [
             (one, payload) for one in names for payload in self.members[one].take_outgoing()
         ]:
@@ -91,7 +91,7 @@ class Order:
     def deliver(
         self, sender: Member, payload: bytes, to: tuple[Member, ...], *, transitional: bool = False
     ) -> None:
-        """One message comes to these."""
+        """Deliver one message to these members."""
         self.seq += 1
         for one in to:
             primary = self.members[one]
@@ -101,7 +101,7 @@ class Order:
             self.take(one)
 
     def take(self, one: Member) -> None:
-        """What a member says, and a promise is durable at once."""
+        """Record what a member outputs; a promise is durable at once."""
         for event in self.members[one].take():
             self.events[one].append(event)
             self.apps[one].follow(event)
@@ -109,14 +109,14 @@ class Order:
                 self.members[one].persisted(event.request)
 
     def ends(self, *names: Member) -> None:
-        """Their view ends."""
+        """End the view of these members."""
         for one in names:
             primary = self.members[one]
             primary.on_output(Transitional(primary.ring, names))
             self.take(one)
 
     def applies(self, one: Member) -> list[tuple[bytes | Activation, int]]:
-        """What a member was told to apply, and which epoch decided that."""
+        """What a member was told to apply, and the epoch that decided it."""
         return [
             (event.payload if isinstance(event, Ordered) else event.activation, event.decided_by)
             for event in self.events[one]
@@ -135,8 +135,8 @@ def test_members_with_one_state_form_a_primary_view() -> None:
     assert all(order.applies(one)[-1] == (b"x", 0) for one in (A, B, C))
 
 
-def test_what_is_not_known_to_be_safe_is_applied_before_the_next_activation() -> None:
-    """By all, as the donor has it; the others had nothing of it."""
+def test_messages_not_known_to_be_safe_are_applied_before_activation() -> None:
+    """All apply them as the donor has them; the others had none."""
     order = Order()
     order.view(A, B, C)
     order.ends(A, B, C)
@@ -152,8 +152,8 @@ def test_what_is_not_known_to_be_safe_is_applied_before_the_next_activation() ->
 
 
 @pytest.mark.parametrize("from_donor", [True, False])
-def test_a_message_is_proposed_again_by_the_donor_alone(*, from_donor: bool) -> None:
-    """Who else has one may not know that it was given up."""
+def test_only_the_donor_proposes_a_message_again(*, from_donor: bool) -> None:
+    """Another holder may not know that the message was given up."""
     order = Order()
     ring = order.view(A, B, C)
     order.ends(A, B, C)
@@ -178,10 +178,8 @@ def test_a_message_is_proposed_again_by_the_donor_alone(*, from_donor: bool) -> 
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_an_activation_is_kept_with_all_that_comes_before_it_or_not_at_all(
-    *, complete: bool
-) -> None:
-    """Of a view that ends while it is activated: others may have applied both."""
+def test_an_activation_is_kept_with_all_that_precedes_it_or_not_at_all(*, complete: bool) -> None:
+    """A view ends while it is activated: others may have applied both."""
     order = Order()
     order.view(A, B, C)
     order.ends(A, B, C)
@@ -207,7 +205,7 @@ def test_an_activation_is_kept_with_all_that_comes_before_it_or_not_at_all(
     assert (report.unstable, report.reach) == ((2, 4) if complete else (0, 3))
 
 
-def test_what_the_ring_refused_is_sent_first() -> None:
+def test_messages_the_ring_refused_are_sent_first() -> None:
     primary = Order().members[A]
     primary.put_back([b"3"])
     primary.put_back([b"1", b"2"])
@@ -215,7 +213,7 @@ def test_what_the_ring_refused_is_sent_first() -> None:
     assert primary.take_outgoing() == []
 
 
-def test_a_member_without_the_state_fetches_it_and_is_not_counted() -> None:
+def test_a_member_without_the_state_fetches_it_and_does_not_count() -> None:
     order = Order()
     order.apps[C].report = order.apps[C].report._replace(position=5, chain=b"y" * 16)
     order.view(A, B, C)
@@ -243,7 +241,7 @@ def test_a_minority_decides_nothing() -> None:
     assert order.members[A].counters["app_outside_primary"] == 1
 
 
-def test_nothing_of_another_view_counts() -> None:
+def test_reports_of_another_view_do_not_count() -> None:
     order = Order()
     order.view(A, B, C)
     order.ends(A, B, C)
@@ -259,7 +257,7 @@ def test_nothing_of_another_view_counts() -> None:
 
 
 @pytest.mark.parametrize("went_on", ["not", "in a later epoch", "alone"])
-def test_the_vote_of_a_pair_is_for_one_that_was_not_overtaken(went_on: str) -> None:
+def test_a_pairs_vote_goes_to_a_member_that_was_not_overtaken(went_on: str) -> None:
     """Row by row: docs/decisions/0077-a-pair-has-a-vote-that-is-no-machines.md."""
     order = Order(PAIR, (A, B))
     order.view(A, B)
@@ -269,7 +267,7 @@ def test_the_vote_of_a_pair_is_for_one_that_was_not_overtaken(went_on: str) -> N
         order.apps[B].report = other._replace(state_epoch=other.state_epoch + 1)
     elif went_on == "alone":
         order.apps[B].report = other._replace(voters=(*PAIR, "@away=a"))
-    # What b is comes to a, and the view ends before a's own report has come back.
+    # b's report reaches a, and the view ends before a's own report has come back.
     order.sequence += 4
     for one in (A, B):
         order.members[one].on_output(View(ring_of(order.sequence), (A, B), (), ()))

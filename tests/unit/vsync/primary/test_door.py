@@ -1,4 +1,4 @@
-"""The ring's door: who is let in before there is a view, and what a card may be."""
+"""The ring's door: who is let in before there is a view, and which cards are valid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GUIDE = card_of(RUNNING, {A: RUNNING, B: RUNNING})
 COMER = card_of(member(), {})
 
 
-def test_a_card_is_read_back_and_nothing_else_is_one() -> None:
+def test_a_card_round_trips_and_nothing_else_is_one() -> None:
     card = card_of(
         member(4, ran=True, position=9, LIMIT="10"), {A: RUNNING, B: member(5, ran=True)}
     )
@@ -38,11 +38,11 @@ def test_a_card_is_read_back_and_nothing_else_is_one() -> None:
         assert read_card(data) is None, data
     whole = card.encode()
     for at in range(len(whole)):
-        read_card(whole[:at])  # whatever it is, it does not raise
+        read_card(whole[:at])  # whatever the bytes are, it does not raise
         read_card(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
 
 
-def test_whoever_differs_from_one_that_has_run_is_told_all_at_once() -> None:
+def test_a_newcomer_is_told_every_difference_from_a_member_that_has_run() -> None:
     comer = COMER._replace(
         size=1, transient=True, requested=("a=2",), settings=(("LIMIT", "20", True),)
     )
@@ -66,7 +66,7 @@ def test_whoever_differs_from_one_that_has_run_is_told_all_at_once() -> None:
         (COMER._replace(size=1, ran=True), GUIDE),
         (COMER._replace(size=4), GUIDE._replace(sizes=(3, 4))),
         (COMER._replace(size=4), GUIDE._replace(voters=("a", "b", "c", "d"))),
-        # It saw a change of the voters that the other one has missed.
+        # It saw a change of the voters that the other one missed.
         (
             COMER._replace(size=4, cluster_id="c1", epoch=3, voters=("a", "b", "c", "d")),
             GUIDE,
@@ -74,14 +74,14 @@ def test_whoever_differs_from_one_that_has_run_is_told_all_at_once() -> None:
         (COMER, GUIDE._replace(transient=True, arbitrator=True)),
     ],
 )
-def test_whom_the_exchange_of_states_would_not_refuse_comes_in(comer: Card, guide: Card) -> None:
+def test_the_door_admits_all_that_the_state_exchange_would(comer: Card, guide: Card) -> None:
     assert refusal(comer, C.name, guide, A.name) == Refusal("", settings=False)
 
 
 class Doors(Net):
-    """A ring of a and b, which have run with size 3, where n may come, started with another size.
+    """A ring of a and b, which have run with size 3, and a newcomer n with another size.
 
-    `voters` are those that a and b know.
+    `voters` are the voters that a and b know.
     """
 
     def __init__(self, size_of_newcomer: int, voters: Terms = VOTERS) -> None:
@@ -102,12 +102,12 @@ class Doors(Net):
         return Node(me, "test", self.config, random.Random(self.rng.random()), door=door)
 
     def rings_now(self) -> list[object]:
-        """The rings of those that run."""
+        """The rings of the running members."""
         return [self.nodes[name].ring for name in "ab"]
 
 
 def test_a_newcomer_with_other_settings_changes_no_view() -> None:
-    """G15: it is told at the door what differs, and those that run go on as they were."""
+    """G15: the door tells it what differs, and the running members continue as before."""
     net = Doors(2)
     newcomer = net.boot("n")
     net.run(3.0)
@@ -119,8 +119,8 @@ def test_a_newcomer_with_other_settings_changes_no_view() -> None:
     assert not net.told["a"]
 
 
-def test_a_newcomer_whose_option_file_follows_a_change_of_the_voters_joins() -> None:
-    """It was started with something else than those that run, and fits."""
+def test_a_newcomer_with_the_changed_voters_in_its_options_joins() -> None:
+    """Its options differ from those the running members were started with, and match the voters."""
     net = Doors(4, ("a", "b", "c", "n"))
     net.boot("n")
     net.run(5.0)
@@ -128,8 +128,8 @@ def test_a_newcomer_whose_option_file_follows_a_change_of_the_voters_joins() -> 
     assert not any(net.told.values())
 
 
-def test_settings_at_their_defaults_do_not_count_in_the_digest() -> None:
-    """So a release that does not know them has no other one."""
+def test_default_settings_do_not_count_in_the_digest() -> None:
+    """So the digest is the same in a release that does not know them."""
 
     def digest(*unusual: tuple[str, str]) -> bytes:
         barred: list[Refusal] = []

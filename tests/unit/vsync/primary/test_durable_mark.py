@@ -10,7 +10,7 @@ VOTERS = ("a", "b", "c")
 
 
 def mark_of(**marks: int) -> PrimaryMark:
-    """Of a view that is activated, in which all have the state."""
+    """The mark of an activated view in which all have the state."""
     mark = PrimaryMark()
     mark.view_begins()
     mark.marks = marks
@@ -24,7 +24,7 @@ def test_nothing_is_durable_before_the_activation_is_applied() -> None:
     assert mark.reported == 0
 
 
-def test_what_is_older_than_the_activation_is_not_confirmed_without_it() -> None:
+def test_older_messages_are_confirmed_only_with_the_activation() -> None:
     """Raft 5.4.2: until then the end of an older epoch, held by fewer, may still be preferred."""
     mark = mark_of(a=10, b=9, c=0)
     mark.activation_applied(10)
@@ -33,7 +33,7 @@ def test_what_is_older_than_the_activation_is_not_confirmed_without_it() -> None
     assert mark.advance() == mark.reported == 10
 
 
-def test_it_is_told_once() -> None:
+def test_each_advance_is_reported_once() -> None:
     mark = mark_of(a=10, b=10, c=0)
     mark.activation_applied(10)
     assert mark.advance() == 10
@@ -43,14 +43,14 @@ def test_it_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_who_has_not_the_state_does_not_count(*, has_state: bool) -> None:
+def test_a_member_without_the_state_does_not_count(*, has_state: bool) -> None:
     mark = mark_of(a=10, b=10, c=0)
     mark.caught_up = frozenset(("a", "b", "c") if has_state else ("a", "c"))
     mark.activation_applied(10)
     assert (mark.advance() == 10) == has_state
 
 
-def test_a_new_view_begins_with_nothing() -> None:
+def test_a_new_view_starts_at_zero() -> None:
     mark = mark_of(a=10, b=10, c=10)
     mark.activation_applied(10)
     assert mark.advance() == 10
@@ -58,4 +58,4 @@ def test_a_new_view_begins_with_nothing() -> None:
     assert (mark.reported, mark.marks) == (0, {})
     mark.marks = {"a": 10, "b": 10, "c": 10}
     mark.activated(4, VOTERS, frozenset(VOTERS), frozenset())
-    assert mark.advance() is None, "that was the activation of the former one"
+    assert mark.advance() is None, "that activation was the former view's"

@@ -1,4 +1,4 @@
-"""Settings that members must have alike: who is refused, who waits, and what all are told."""
+"""Settings that all members must share: who is refused, who waits, and what all are told."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VOTERS = ("a", "b", "c")
 
 
 def member(size: int = 3, *, ran: bool = False, position: int = 0, **settings: str) -> StateReport:
-    """One that has this size, and settings of which those in capitals must be equal."""
+    """A member with this size, and settings; those in capitals must be equal."""
     known = position > 0 or ran
     return StateReport(
         known, ran, ran, False, "c1" if known else "", "p", VOTERS if known else (), size,
@@ -21,7 +21,7 @@ def member(size: int = 3, *, ran: bool = False, position: int = 0, **settings: s
     )  # fmt: skip
 
 
-def test_who_joins_with_other_settings_is_told_all_of_them_with_both_values() -> None:
+def test_a_joiner_is_told_all_differing_settings_with_both_values() -> None:
     running = member(ran=True, position=9, LIMIT="10", DIGESTS="4096", clock="10")
     comer = member(1, LIMIT="20", DIGESTS="1", clock="5")
     reports = {A: running, B: running, C: comer}
@@ -29,7 +29,7 @@ def test_who_joins_with_other_settings_is_told_all_of_them_with_both_values() ->
         "settings differ that must be equal: cluster-size is 1 here and 3 at a; "
         "DIGESTS is 1 here and 4096 at a; LIMIT is 20 here and 10 at a; give all members the same"
     )
-    assert not settings_refusal(A, reports, VOTERS), "who runs goes on"
+    assert not settings_refusal(A, reports, VOTERS), "running members continue"
     assert make_plan((A, B, C), reports).verdict is PlanVerdict.RESUME
 
 
@@ -39,8 +39,8 @@ def test_a_member_with_a_state_beats_one_without() -> None:
     assert not settings_refusal(B, reports, VOTERS)
 
 
-def test_the_size_may_be_that_of_any_running_member_or_the_number_of_voters() -> None:
-    """After a change of the voters the option files follow one by one."""
+def test_the_size_may_be_any_running_members_or_the_number_of_voters() -> None:
+    """After a change of the voters the option files are updated one by one."""
     reports = {A: member(3, ran=True), B: member(4, ran=True)}
     for size, voters, refused in ((3, VOTERS, False), (4, VOTERS, False), (5, VOTERS, True)):
         assert bool(settings_refusal(C, reports | {C: member(size)}, voters)) is refused
@@ -48,7 +48,8 @@ def test_the_size_may_be_that_of_any_running_member_or_the_number_of_voters() ->
 
 
 def test_a_first_start_waits_while_its_members_differ() -> None:
-    """With the larger size; a smaller one would make a cluster of fewer votes than was meant."""
+    """It waits for the larger size; the smaller would make a cluster with fewer votes
+    than intended."""
     reports = {A: member(3), B: member(1), C: member(3)}
     plan = make_plan((A, B, C), reports)
     assert plan.verdict is PlanVerdict.WAIT
@@ -59,7 +60,7 @@ def test_a_first_start_waits_while_its_members_differ() -> None:
     assert make_plan((A, B, C), dict.fromkeys((A, B, C), member(3))).verdict is PlanVerdict.FORM
 
 
-def test_a_restart_waits_while_its_members_differ_but_not_for_the_size() -> None:
+def test_a_restart_waits_while_its_members_differ_except_in_size() -> None:
     reports = {A: member(3, position=9, LIMIT="1"), B: member(1, position=9, LIMIT="1")}
     reports[C] = member(3, position=9, LIMIT="1")
     assert make_plan((A, B, C), reports).verdict is PlanVerdict.RESUME
@@ -67,10 +68,10 @@ def test_a_restart_waits_while_its_members_differ_but_not_for_the_size() -> None
     plan = make_plan((A, B, C), reports)
     assert plan.verdict is PlanVerdict.WAIT
     assert "LIMIT is 1 at a, b and 2 at c" in plan.reason
-    assert not disagreement(reports | {A: member(ran=True)}), "who runs decides"
+    assert not disagreement(reports | {A: member(ran=True)}), "running members decide"
 
 
-def test_what_should_be_equal_is_named_and_refuses_nobody() -> None:
+def test_differing_advisory_settings_are_named_and_refuse_nobody() -> None:
     reports = {A: member(ran=True, clock="10"), B: member(clock="5"), C: member(clock="10")}
     assert advice(B, reports) == ["clock is 5 here and 10 at a", "clock is 5 here and 10 at c"]
     assert advice(A, reports) == ["clock is 10 here and 5 at b"]

@@ -1,4 +1,5 @@
-"""Plans of a view from its members' state reports: what `tests/scenarios/primary` does not tell."""
+"""Plans of a view from its members' state reports: the cases that
+`tests/scenarios/primary` lacks."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def state_report(
     )  # fmt: skip
 
 
-def test_a_report_of_a_later_release_may_have_more_fields() -> None:
+def test_a_later_releases_report_may_have_more_fields() -> None:
     ring, report = RingId(4, "a", 1), state_report(9, 2)
     payload = msgpack.packb((tuple(ring), (*report, "new", 7)))
     assert decode(STATE, STATE + payload) == (ring, report)
@@ -42,14 +43,15 @@ def test_a_patient_member_delays_the_first_start() -> None:
     assert make_plan((A,), {A: empty}).verdict is PlanVerdict.FORM
 
 
-def test_members_at_the_same_point_have_caught_up_and_another_chain_has_not() -> None:
+def test_members_at_the_same_point_have_caught_up_but_not_another_chain() -> None:
     states = {A: state_report(9, 2), B: state_report(9, 2), C: state_report(9, 2, chain=b"z" * 16)}
     plan = make_plan((A, B, C), states)
     assert plan.caught_up == {A, B}
 
 
-def test_a_restart_waits_a_moment_for_all_voters_but_a_running_cluster_does_not() -> None:
-    """Who starts a second late would need a whole transfer for the one position it missed."""
+def test_a_restart_waits_briefly_for_all_voters_a_running_cluster_not() -> None:
+    """A member that starts a second late would need a whole transfer for the one position
+    it missed."""
     patient, other = state_report(9, 2, patient=True), state_report(9, 2)
     waiting = make_plan((A, B), {A: patient, B: other})
     assert waiting.verdict is PlanVerdict.WAIT
@@ -60,7 +62,7 @@ def test_a_restart_waits_a_moment_for_all_voters_but_a_running_cluster_does_not(
     assert make_plan((A, B), {A: running, B: patient}).verdict is PlanVerdict.RESUME
 
 
-def test_a_new_cluster_gets_the_newest_version_that_all_its_members_execute() -> None:
+def test_a_new_cluster_gets_the_newest_version_all_members_execute() -> None:
     reports = {
         member: state_report(filled=False)._replace(version_min=low, version_max=high)
         for member, low, high in ((A, 3, 5), (B, 2, 4))
@@ -69,8 +71,8 @@ def test_a_new_cluster_gets_the_newest_version_that_all_its_members_execute() ->
     assert make_plan((A, B, C), reports).version == 4
 
 
-def test_who_does_not_execute_the_version_in_force_never_joins() -> None:
-    """It would compute something else from the first command that works otherwise."""
+def test_a_member_that_cannot_execute_the_current_version_never_joins() -> None:
+    """It would compute other results from the first command that the version changed."""
     here = state_report(9, 2)._replace(version=4, version_min=2, version_max=5)
     reports = {A: here, B: here}
     for low, high, fits in ((4, 4, True), (1, 9, True), (1, 3, False), (5, 6, False)):
@@ -101,7 +103,8 @@ def test_stores_without_a_vote_alone_recover_nothing() -> None:
 
 
 def test_transient_and_persistent_members_do_not_mix() -> None:
-    """A first start waits; who comes to a running cluster of the other kind is refused."""
+    """A first start waits; a member that comes to a running cluster of the other kind
+    is refused."""
     disk = state_report(filled=False)
     memory = disk._replace(transient=True)
     plan = make_plan((A, B, C), {A: disk, B: memory, C: disk})
@@ -123,8 +126,8 @@ def test_transient_and_persistent_members_do_not_mix() -> None:
     assert not make_plan((A, B, C), {A: disk, B: disk, C: arbitrator}).mixed
 
 
-def test_only_stores_that_each_claim_to_be_the_last_are_a_shutdown_mismatch() -> None:
-    """Stores of two shutdowns in order are none: the newest holds all that the older one holds."""
+def test_only_stores_that_each_claim_to_be_last_are_a_shutdown_mismatch() -> None:
+    """Stores of two shutdowns in order are not: the newest holds all that the older one holds."""
     old = state_report(9, 2)._replace(shutdown_id="one")
     new = state_report(12, 3)._replace(shutdown_id="two")
     assert make_plan((A, B, C), {A: old, B: new, C: new}).verdict is PlanVerdict.RESUME
@@ -133,13 +136,13 @@ def test_only_stores_that_each_claim_to_be_the_last_are_a_shutdown_mismatch() ->
     assert plan.verdict is PlanVerdict.INQUORATE
     assert plan.reason.startswith("Shutdown-ID mismatch. Stores were not shut down together")
     assert "each of a and b" in plan.reason
-    # The one that was started first runs by now, and fills the other.
+    # The one that was started first runs by now and fills the other.
     running = sole_a._replace(ran=True, state_epoch=4, reach=4)
     assert make_plan((A, B), {A: running, B: sole_b}).verdict is PlanVerdict.RESUME
 
 
-def test_a_running_members_options_are_older_than_what_operators_ordered() -> None:
-    """Else no view that follows a change of votes would ever be primary again."""
+def test_a_running_members_options_are_older_than_operators_orders() -> None:
+    """Otherwise no view after a change of votes would ever be primary again."""
     voters = ("a=2", "b", "c")
     reports = {m: state_report(9, 2, ran=True)._replace(voters=voters) for m in (A, B, C)}
     plan = make_plan((A, B, C), reports)
@@ -148,9 +151,9 @@ def test_a_running_members_options_are_older_than_what_operators_ordered() -> No
     assert "started with 3 votes for a" in refuse(C, asked._replace(ran=False), plan)
 
 
-def test_options_are_held_against_voters_only_where_these_are_the_newest() -> None:
-    """Seed 640051 of the broker stack: the rule was changed while a member was away. Alone, it said
-    that its new options were wrong, by its own old state; with the old ones the others said so."""
+def test_options_are_compared_only_with_the_newest_voters() -> None:
+    """Seed 640051 of the broker stack: the rule was changed while a member was away. Alone, it
+    called its new options wrong, by its own old state; with the old options the others did."""
     behind = state_report(9, 2)._replace(requested=("@expected_votes=4",))
     alone = make_plan((A,), {A: behind})
     assert alone.verdict is PlanVerdict.INQUORATE
@@ -162,8 +165,9 @@ def test_options_are_held_against_voters_only_where_these_are_the_newest() -> No
     assert not refuse(A, behind, newest)
 
 
-def test_a_first_start_begun_again_comes_after_what_was_promised_for_it() -> None:
-    """Seed 9107 of the broker stack: a member promised epoch 2, and then 1 of another cluster."""
+def test_a_repeated_first_start_comes_after_what_was_promised_for_it() -> None:
+    """Seed 9107 of the broker stack: a member promised epoch 2, and then epoch 1 of
+    another cluster."""
     begun = state_report(0, 0)._replace(promised_epoch=2)
     fresh = state_report(filled=False)
     plan = make_plan((A, B, C), {A: begun, B: fresh, C: fresh})

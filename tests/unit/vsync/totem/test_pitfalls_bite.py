@@ -88,12 +88,12 @@ BITES = (
     Bite(
         11,
         mistakes.flag_of_several,
-        recoveries.test_11_of_several_with_frames_to_send_one_has_the_flag,
+        recoveries.test_11_only_one_of_several_senders_has_the_flag,
     ),
     Bite(
         11,
         mistakes.flag_of_several,
-        every(exchanges.test_who_installs_has_all_frames_that_anybody_held),
+        every(exchanges.test_installing_members_have_every_frame_anybody_held),
     ),
     Bite(
         12,
@@ -130,7 +130,7 @@ BITES = (
     Bite(
         20,
         mistakes.drops_joins_without_news,
-        membership.test_20_a_join_of_a_member_breaks_the_ring_even_without_news,
+        membership.test_20_a_members_join_breaks_the_ring_even_without_news,
     ),
     Bite(
         21,
@@ -160,7 +160,7 @@ BITES = (
     Bite(
         28,
         mistakes.stale_joins_count,
-        membership.test_28_control_frames_that_queued_during_a_pause_are_dropped,
+        membership.test_28_control_frames_queued_during_a_pause_are_dropped,
     ),
     Bite(
         30,
