@@ -1,4 +1,4 @@
-"""Durable up to: one rule for a broker's voters and for a group's members."""
+"""Durable positions: one rule for a broker's voters and for a group's members."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vsync.types import Guarantee, Member
 from vsync.wire.messages import FrameKind
 
 
-def test_the_position_that_some_sufficient_set_has_reached() -> None:
+def test_durable_is_the_position_some_sufficient_set_has_reached() -> None:
     marks = {"a": 9, "b": 7, "c": 3}
     assert [durable_up_to(marks, lambda s, n=n: len(s) >= n) for n in (1, 2, 3, 4)] == [9, 7, 3, 0]  # type: ignore[misc]
     assert durable_up_to(marks, lambda s: "c" in s) == 3
     assert durable_up_to({}, lambda s: True) == 0
 
 
-def test_it_is_what_looking_at_all_subsets_finds() -> None:
-    """With votes, and members that do not count."""
+def test_it_equals_a_search_of_all_subsets() -> None:
+    """With votes, and with members that do not count."""
     for seed in range(200):
         rng = random.Random(seed)
         names = "abcde"[: rng.randrange(1, 6)]
@@ -40,8 +40,8 @@ def test_it_is_what_looking_at_all_subsets_finds() -> None:
         assert voters.durable(marks, caught_up, 0) == best, (seed, marks, caught_up)
 
 
-def test_of_many_voters_not_every_subset_is_kept() -> None:
-    """Of the most that there may be a hundred thousand reach a position first, in turn."""
+def test_with_many_voters_not_every_subset_is_cached() -> None:
+    """With the most voters allowed, a hundred thousand subsets reach a position first, in turn."""
     rng = random.Random(1)
     names = tuple(f"m{number}" for number in range(EXACT_MAX))
     voters, marks = parse(names), dict.fromkeys(names, 0)
@@ -52,7 +52,7 @@ def test_of_many_voters_not_every_subset_is_kept() -> None:
     assert len(voters.latest.judged) <= JUDGED_MAX
 
 
-def test_broker_and_group_agree_where_both_ask() -> None:
+def test_broker_and_group_agree_where_both_apply() -> None:
     names = ("a", "b", "c")
     members = tuple(Member(n, 1, f"{n}:1") for n in names)
     for seed in range(50):
@@ -68,7 +68,7 @@ def test_broker_and_group_agree_where_both_ask() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_all_members_know_what_is_durable_without_any_message(size: int) -> None:
-    """The marks ride on the token: no frame but tokens and WAKE goes out for them."""
+    """The marks ride on the token: only tokens and WAKE frames are sent for them."""
     names = "abcde"[:size]
     net = Net(names)
     net.settle(names)
@@ -89,7 +89,7 @@ def test_all_members_know_what_is_durable_without_any_message(size: int) -> None
 
 
 class InstantDisks(Net):
-    """Every member has on disk what it delivered, at once: no mark can come earlier."""
+    """Every member has its deliveries on disk at once: no mark can be earlier."""
 
     def __init__(self, names: str, seed: int) -> None:
         self.delivered = dict.fromkeys(names, 0)
@@ -113,12 +113,12 @@ class InstantDisks(Net):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_mark_is_sent_when_all_have_delivered_what_it_covers(seed: int) -> None:
-    """G8: so what is confirmed elsewhere is never unstable at a member of the view that goes on.
+def test_a_mark_is_sent_only_once_all_have_delivered_what_it_covers(seed: int) -> None:
+    """G8: so a message confirmed elsewhere is never unstable at a member of the surviving view.
 
-    The primary layer prefers a state with its undecided messages to one that comes from a disk, and
-    would give up what only the disk has.  A mark that came by a shorter way than the token would
-    make that forget confirmed commands (`tests.sim.explore.exhaustive` finds how).
+    The primary layer prefers a state with its undecided messages to a state from a disk, and would
+    give up what only the disk has. A mark that came faster than the token would therefore let it
+    forget confirmed commands (`tests.sim.explore.exhaustive` finds how).
     """
     names = "abcde"[: 2 + seed % 4]
     net = InstantDisks(names, seed)

@@ -1,9 +1,9 @@
-"""A pair: two voters and a vote that is no machine's; who may go on alone, row by row (G28, G7).
+"""Pairs: two voters and a vote no machine owns; who may go on alone, row by row (G28, G7).
 
 The rows are those of the table in docs/decisions/0077-a-pair-has-a-vote-that-is-no-machines.md. The
-members are the real `Primary` over a toy log and disk.  A view is a `Step` of the explorer, which
-lets a member take the vote where its other one does not live, and checks in each view that nothing
-confirmed is forgotten.
+members are real `Primary` objects over a toy log and disk. A view is a `Step` of the explorer,
+which gives a member the vote if its peer is not alive, and checks in each view that no confirmed
+command is forgotten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOTH = Step(("a", "b"))
 
 
 def world(*steps: Step) -> World:
-    """A pair that has formed, and what became of it."""
+    """Form a pair, apply the steps, and return the world."""
     made = World(PAIRS["pair"])
     made.take(BOTH)
     for step in steps:
@@ -36,12 +36,12 @@ def world(*steps: Step) -> World:
 
 
 def crash(*names: str, members: tuple[str, ...] = ("a", "b")) -> Step:
-    """A view of these, at the end of which these lose their power."""
+    """A view of `members`, at whose end `names` lose power."""
     return Step(members, crash=names)
 
 
 def state(found: World, name: str) -> tuple[bool, tuple[str, ...]]:
-    """Whether a member is in a primary view, and which voters it knows."""
+    """Whether a member is in a primary view, and its voter set."""
     peer = found.peers[name]
     return peer.primary.active, peer.memory.voters
 
@@ -66,13 +66,13 @@ def test_together_both_are_needed_and_alone_the_one_that_went_on() -> None:
         "a b @pair=a @wait_for_all", "a b @pair=c", "a b @pair=a @expected_votes=1",
     ],
 )  # fmt: skip
-def test_what_is_no_pair_is_refused(terms: str) -> None:
+def test_an_invalid_pair_is_refused(terms: str) -> None:
     """G7."""
     with pytest.raises(ConfigError, match=r"a pair is two members|is named in the rule"):
         change.checked(voter_set(tuple(terms.split())))
 
 
-def test_the_voters_of_a_pair_are_not_changed_by_operators() -> None:
+def test_operators_cannot_change_the_voters_of_a_pair() -> None:
     attempts: tuple[Callable[[], Terms], ...] = (
         lambda: change.added(TOGETHER, "c"),
         lambda: change.removed(TOGETHER, "b"),
@@ -85,8 +85,8 @@ def test_the_voters_of_a_pair_are_not_changed_by_operators() -> None:
             attempt()
 
 
-def test_who_goes_on_alone_by_the_terms() -> None:
-    """Also while the other one is being counted again; never one that is away."""
+def test_the_terms_say_who_may_go_on_alone() -> None:
+    """Also while its peer is being counted again; never a member that is away."""
     assert change.alone(TOGETHER, "a") == A_ALONE
     assert change.alone(A_ALONE, "a") == A_ALONE
     assert change.alone(A_ALONE, "b") == ()
@@ -96,7 +96,7 @@ def test_who_goes_on_alone_by_the_terms() -> None:
     assert change.alone(TOGETHER, "c") == change.alone(("a", "b"), "a") == ()
     declared = change.declared_alone(A_ALONE, "b")
     assert declared == (*B_ALONE, "@declared")
-    assert change.alone(declared, "b") == declared, "also after a restart"
+    assert change.alone(declared, "b") == declared, "it holds after a restart too"
     assert change.alone(change.change_to(declared, TOGETHER), "b") == declared
     assert change.with_away(declared, ()) == TOGETHER
     assert change.declared_alone(("a", "b"), "b") == ()
@@ -105,26 +105,26 @@ def test_who_goes_on_alone_by_the_terms() -> None:
 # -- the rows --------------------------------------------------------------------------------------
 
 
-def test_row_1_who_lost_the_other_one_while_running_takes_the_vote() -> None:
+def test_row_1_a_running_member_that_loses_its_peer_takes_the_vote() -> None:
     found = world(crash("b"), Step(("a",)))
     assert state(found, "a") == (True, A_ALONE)
-    assert found.peers["a"].disk.voters == A_ALONE, "its disk has the record that it went on alone"
+    assert found.peers["a"].disk.voters == A_ALONE, "its disk does not record that it went on alone"
 
 
 def test_row_2_without_the_vote_it_does_not_go_on() -> None:
     found = world()
-    found.take(Step(("a",)))  # b lives
+    found.take(Step(("a",)))  # b is alive
     assert state(found, "a") == (False, TOGETHER)
     assert found.peers["a"].primary.lacks_its_peer
 
 
-def test_row_3_who_went_on_alone_does_so_again_after_a_restart() -> None:
+def test_row_3_a_member_that_went_on_alone_does_so_after_a_restart() -> None:
     found = world(crash("b"), crash("a", members=("a",)), Step(("a",)))
     assert state(found, "a") == (True, A_ALONE)
 
 
-def test_row_4_who_was_restarted_does_not_know_what_the_other_one_did() -> None:
-    """The other one may have gone on alone meanwhile, as here."""
+def test_row_4_a_restarted_member_waits_for_its_peer() -> None:
+    """The peer may have gone on alone meanwhile, as it has here."""
     found = world(crash("b"), crash("a", members=("a",)), Step(("b",)))
     assert state(found, "b") == (False, TOGETHER)
     assert not found.peers["b"].primary.lacks_its_peer
@@ -133,21 +133,21 @@ def test_row_4_who_was_restarted_does_not_know_what_the_other_one_did() -> None:
     assert state(found, "a") == (True, TOGETHER), "it counts again"
 
 
-def test_row_5_also_where_the_other_one_did_nothing() -> None:
-    """It cannot know that: both are needed once."""
+def test_row_5_it_waits_even_if_the_peer_did_nothing() -> None:
+    """It cannot know that, so both are needed once."""
     found = world(crash("a", "b"), Step(("b",)))
     assert not found.peers["b"].primary.active
     found.take(BOTH)
     assert found.peers["b"].primary.active
 
 
-def test_row_6_who_came_back_and_counts_again_takes_over() -> None:
+def test_row_6_a_returned_member_that_counts_again_takes_over() -> None:
     found = world(crash("b"), Step(("a",)), crash("a"), Step(("b",)))
     assert state(found, "b") == (True, B_ALONE)
 
 
-def test_row_7_who_came_back_and_does_not_count_yet_does_not() -> None:
-    """The other one's disk says that it went on alone, so it would do so again."""
+def test_row_7_a_returned_member_that_does_not_count_yet_waits() -> None:
+    """The peer's disk records that it went on alone, so the peer would do so again."""
     found = world(crash("b"), Step(("a",)))
     found.take(Step(("a", "b"), ACTIVATE, ("a", "b"), crash=("a",)))
     found.take(Step(("b",)))
@@ -156,10 +156,11 @@ def test_row_7_who_came_back_and_does_not_count_yet_does_not() -> None:
     assert state(found, "a") == (True, A_ALONE)
 
 
-def test_row_8_who_saw_a_newer_state_is_not_current_any_more() -> None:
-    """b was cut off and lived, a went on alone; b has heard of that, and has not got it yet."""
+def test_row_8_a_member_that_saw_a_newer_state_is_not_current() -> None:
+    """b was cut off but alive while a went on alone; b has heard of that and lacks the
+    new state."""
     found = world()
-    del found.rings["b"]  # the ring to it is cut; it takes no vote, as nobody asks it to
+    del found.rings["b"]  # its link is cut; it takes no vote, as no step asks it to
     found.take(Step(("a",)))
     assert state(found, "a") == (True, A_ALONE)
     found.take(Step(("a", "b"), ACTIVATE, ("a", "b"), slow=("b",), crash=("a",)))
@@ -169,8 +170,10 @@ def test_row_8_who_saw_a_newer_state_is_not_current_any_more() -> None:
 
 
 @pytest.mark.parametrize("seen_by", [("b",), ("a", "b")])
-def test_row_8_nor_who_saw_only_the_report_of_one(seen_by: tuple[str, ...]) -> None:
-    """The view breaks before anything is decided in it."""
+def test_row_8_a_member_that_saw_only_a_report_is_not_current_either(
+    seen_by: tuple[str, ...],
+) -> None:
+    """The view breaks before it decides anything."""
     found = world()
     del found.rings["b"]
     found.take(Step(("a",)))
@@ -180,8 +183,8 @@ def test_row_8_nor_who_saw_only_the_report_of_one(seen_by: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("kept", ["a", "b"])
-def test_row_11_what_was_declared_for_is_kept(kept: str) -> None:
-    """a went on alone and broke down, b was declared and went on; a comes back with its disk."""
+def test_row_11_the_declared_history_is_kept(kept: str) -> None:
+    """a went on alone and broke; b was declared and went on; then a returns with its disk."""
     found = Witness(Case(("a", "b", f"@pair={kept}")))
     found.take(BOTH)
     found.take(crash("b"))
@@ -201,11 +204,11 @@ def test_row_11_what_was_declared_for_is_kept(kept: str) -> None:
     ends = {name: found.peers[name].memory for name in "ab"}
     assert ends["a"].order == ends["b"].order
     assert ends["b"].order_at(length) == history
-    assert ends["a"].voters == ("a", "b", f"@pair={kept}"), "nothing is declared any more"
+    assert ends["a"].voters == ("a", "b", f"@pair={kept}"), "a declaration is left"
     assert "the history of b is kept" in found.peers["a"].primary.apart
 
 
-def test_row_9_the_one_with_a_state_goes_on_beside_one_that_lost_its_disk() -> None:
+def test_row_9_the_member_with_a_state_continues_beside_a_lost_disk() -> None:
     found = world(crash("b"), Step(("a",)))
     found.take(Step(("a", "b"), crash=("b",), wipe="b"))
     found.take(BOTH)
@@ -214,7 +217,7 @@ def test_row_9_the_one_with_a_state_goes_on_beside_one_that_lost_its_disk() -> N
 
 
 class Witness(World):
-    """Both go on alone, so what it would complain about is what happens."""
+    """A world where both go on alone, so it checks none of what must then fail."""
 
     def activated(self, *_: object) -> None: ...
     def confirmed(self, *_: object) -> None: ...
@@ -223,10 +226,10 @@ class Witness(World):
 @pytest.mark.parametrize("kept", ["a", "b"])
 @pytest.mark.parametrize("restarted", [(), ("a",), ("b",), ("a", "b")])
 @pytest.mark.parametrize("longer", ["a", "b"])
-def test_row_10_of_two_that_both_went_on_alone_one_history_is_kept(
+def test_row_10_if_both_went_on_alone_one_history_is_kept(
     kept: str, restarted: tuple[str, ...], longer: str
 ) -> None:
-    """Exception 1 of G28: by the rule of the pair, whichever is longer; nothing is mixed."""
+    """Exception 1 of G28: the pair's rule decides, whichever is longer, and nothing is mixed."""
     found = Witness(Case(("a", "b", f"@pair={kept}")))
     found.take(BOTH)
     for name, other in (("a", "b"), ("b", "a"), (longer, "")):
@@ -250,10 +253,11 @@ def test_row_10_of_two_that_both_went_on_alone_one_history_is_kept(
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kept", ["a", "b"])
-def test_row_10_who_is_set_aside_does_not_go_on_by_its_record_again(
+def test_row_10_the_member_set_aside_does_not_go_on_by_its_record(
     kept: str, restarted: bool
 ) -> None:
-    """G28: the link breaks before the other one's state is here; and the one that is kept does."""
+    """G28: the link breaks before the kept member's state has arrived; the kept member does
+    go on."""
     found = Witness(Case(("a", "b", f"@pair={kept}")))
     found.take(BOTH)
     for name, other in (("a", "b"), ("b", "a")):
@@ -263,7 +267,9 @@ def test_row_10_who_is_set_aside_does_not_go_on_by_its_record_again(
             found.rings[other] = ring
     aside = "b" if kept == "a" else "a"
     found.take(Step(("a", "b"), ACTIVATE, ("a", "b"), slow=(aside,)))
-    assert not found.peers[aside].disk.filled, "that is on its disk before it fetches anything"
+    assert not found.peers[aside].disk.filled, (
+        "its disk must record this before it fetches anything"
+    )
     for name in (aside, kept):
         if restarted:
             found.rings.pop(name, None)
@@ -277,7 +283,7 @@ def test_row_10_who_is_set_aside_does_not_go_on_by_its_record_again(
 
 
 def _side(name: str, *, took_nothing: bool) -> StateReport:
-    """Of one that went on alone, of the pair `TOGETHER`."""
+    """The report of a member of the pair `TOGETHER` that went on alone."""
     voters = A_ALONE if name == "a" else B_ALONE
     return StateReport(
         True, True, True, False, "c1", "p", voters, 2, 3, 3, 9, name.encode() * 16,
@@ -289,8 +295,10 @@ def _side(name: str, *, took_nothing: bool) -> StateReport:
     ("idle", "kept", "said"),
     [("", "b", True), ("a", "b", False), ("b", "a", False), ("ab", "b", False)],
 )  # fmt: skip
-def test_who_took_nothing_of_a_client_alone_is_no_side(idle: str, kept: str, said: bool) -> None:
-    """G28: nothing is given up then, and nothing needs to be said."""
+def test_a_member_that_took_nothing_from_clients_is_no_side(
+    idle: str, kept: str, said: bool
+) -> None:
+    """G28: then nothing is given up, and nothing is reported."""
     members = {name: Member(name, 1, f"{name}:1") for name in "ab"}
     reports = {members[name]: _side(name, took_nothing=name in idle) for name in "ab"}
     plan = make_plan(tuple(members.values()), reports)
@@ -299,8 +307,8 @@ def test_who_took_nothing_of_a_client_alone_is_no_side(idle: str, kept: str, sai
     assert bool(plan.apart) is said
 
 
-def test_a_third_broker_is_no_member_of_a_pair() -> None:
-    """It is refused by one that runs, with what to do; and three of them begin nothing."""
+def test_a_third_broker_cannot_join_a_pair() -> None:
+    """A running member refuses it and says what to do; three that start together do not form."""
     a, b, c = (Member(name, 1, f"{name}:1") for name in "abc")
     reports = {a: _side("a", took_nothing=False)._replace(voters=TOGETHER)}
     reports[b] = reports[a]
@@ -319,15 +327,16 @@ def test_a_third_broker_is_no_member_of_a_pair() -> None:
     assert first.reason == "a pair has two members, and here are a, b, c: stop one of them"
 
 
-def test_the_members_of_a_pair_through_all_that_may_happen_to_one_of_them() -> None:
-    """G7, G8, G28: while at most one takes the vote; a look (`python -m tests.sim.explore`)."""
+def test_a_pair_through_everything_that_may_happen_to_one_member() -> None:
+    """G7, G8, G28: while at most one member takes the vote. A sample (`python -m
+    tests.sim.explore`)."""
     assert explore(PAIRS["pair"], states_max=400).confirmed
     reports = [walk(PAIRS["pair"], seed, depth=60) for seed in range(40)]
     assert max(report.epochs for report in reports) > 15
 
 
 def test_a_pair_orders_nothing_with_an_old_vote() -> None:
-    """The vote is for one view: what the next one is, is not known when it is taken."""
+    """The vote is for one view; which view comes next is not known when it is taken."""
     found = world(crash("b"))
     found.take(Step(("a",), APP, ()))
     primary = found.peers["a"].primary

@@ -1,4 +1,4 @@
-"""Voter sets: the formula against the cases that operators know, and against its purpose (G7)."""
+"""Voter sets: the formula, checked against the cases operators know and its purpose (G7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
         ("a b c d @auto_tie_breaker=highest", "c d", True),
         ("a b c d @auto_tie_breaker=c+a", "b c", True),
         ("a b c d @auto_tie_breaker=c+a @away=c", "a b", True),
-        ("a b c d e @auto_tie_breaker=lowest", "a b", False),  # corosync issue 74: both sides were
+        ("a b c d e @auto_tie_breaker=lowest", "a b", False),  # corosync issue 74: both quorate
         ("a b c @last_man_standing=10000 @away=c", "a b", True),
         ("a b c @last_man_standing=10000 @away=c", "a c", False),
     ],
@@ -40,7 +40,7 @@ def test_known_cases(terms: str, present: str, quorate: bool) -> None:
     assert parse(tuple(terms.split())).quorate(present.split()) is quorate
 
 
-def test_terms_are_read_back_as_they_were_written() -> None:
+def test_terms_round_trip() -> None:
     rule = "@expected_votes=9 @two_node @wait_for_all @auto_tie_breaker=b+a @last_man_standing=7"
     terms = ("a", "b=4", "@arbitrator=x=2", *rule.split(), "@away=b")
     assert voter_set(terms).terms == terms
@@ -60,7 +60,7 @@ def test_terms_are_read_back_as_they_were_written() -> None:
         ("a\0=2", "cannot be a member's name"),
     ],
 )  # fmt: skip
-def test_a_term_that_cannot_be_read_is_named(term: str, words: str) -> None:
+def test_an_unreadable_term_is_named(term: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse((term,))
 
@@ -80,16 +80,14 @@ def test_a_term_that_cannot_be_read_is_named(term: str, words: str) -> None:
         ("@arbitrator=x", "nobody with data votes"),
     ],
 )  # fmt: skip
-def test_a_set_under_which_two_groups_could_act_is_refused_with_both(
-    terms: str, words: str
-) -> None:
-    """G7: the reason, and the two sets as a counter-example."""
+def test_a_set_that_lets_two_groups_act_is_refused_with_both(terms: str, words: str) -> None:
+    """G7: the error gives the reason, and the two groups as a counter-example."""
     with pytest.raises(ConfigError, match=words):
         change.checked(voter_set(tuple(terms.split())))
 
 
-def test_the_check_agrees_with_looking_at_all_pairs_of_subsets() -> None:
-    """G7: accepted means that no two disjoint sets are quorate; refused shows two that are."""
+def test_the_check_agrees_with_a_search_of_all_pairs_of_subsets() -> None:
+    """G7: an accepted set has no two disjoint quorate subsets; a refused set has the two shown."""
     chance, refused = random.Random(7), 0
     options: list[list[Terms]] = [
         [(), ("@expected_votes=3",), ("@expected_votes=5",)],
@@ -123,7 +121,7 @@ def durable(terms: str, marks: dict[str, int], caught_up: str, epoch: int = 0) -
     return parse(tuple(terms.split())).durable(marks, frozenset(caught_up.split()), epoch)
 
 
-def test_what_is_durable_at_a_quorate_set_of_caught_up_voters_is_durable() -> None:
+def test_what_a_quorate_set_of_caught_up_voters_has_is_durable() -> None:
     """G9."""
     assert durable("a b c", {"a": 10, "b": 7, "c": 3}, "a b c") == 7
     assert durable("a b c", {"a": 10, "d": 9}, "a b c d") == 0
@@ -136,8 +134,8 @@ def test_what_is_durable_at_a_quorate_set_of_caught_up_voters_is_durable() -> No
     assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
-def test_an_arbitrator_counts_for_durability_only_beside_every_caught_up_voter() -> None:
-    """G8: it may later form with any of them."""
+def test_an_arbitrator_adds_durability_only_beside_all_caught_up_voters() -> None:
+    """G8: it may later form a view with any of them."""
     marks = {"a": 10, "b": 4, "x": 3}
     assert durable("a b @arbitrator=x", marks, "a b x", epoch=3) == 4
     assert durable("a b @arbitrator=x", marks, "a x", epoch=3) == 10
@@ -146,20 +144,20 @@ def test_an_arbitrator_counts_for_durability_only_beside_every_caught_up_voter()
 
 
 def test_an_arbitrator_forms_only_with_a_holder_of_the_last_epoch() -> None:
-    """G8: a member that was away must not form with one that has no data."""
+    """G8: a member that was away must not form a view with a voter that has no data."""
     one = parse(("a", "b", "@arbitrator=x"))
     record = {"x": EpochRecord(5, frozenset("a"))}
     assert not one.quorate(one.credible({"b": 4}, record))
-    assert not one.quorate(one.credible({"b": 5}, record))  # there, and not yet a holder
+    assert not one.quorate(one.credible({"b": 5}, record))  # present, but not yet a holder
     assert one.quorate(one.credible({"a": 5}, record))
-    assert one.quorate(one.credible({"a": 4}, record))  # it held the base, nothing came after
+    assert one.quorate(one.credible({"a": 4}, record))  # it held the base, and nothing followed
     assert one.quorate(one.credible({"b": 6}, record))
     assert one.quorate(one.credible({"a": 4, "b": 4}, record))
     assert not one.quorate(one.credible({"c": 6}, record))
 
 
 def test_during_a_change_both_sets_must_agree() -> None:
-    """G7, G8: whatever crashes in the middle."""
+    """G7, G8: whatever crashes during the change."""
     joint = parse(("a", "b", "c", "->", "a", "b", "d"))
     assert joint.quorate(frozenset("ab"))
     assert not joint.quorate(frozenset("bc"))
@@ -169,7 +167,8 @@ def test_during_a_change_both_sets_must_agree() -> None:
 
 
 def test_every_quorum_of_a_change_overlaps_those_before_and_after() -> None:
-    """G7: a set that is quorate during the change overlaps every set quorate before, and after."""
+    """G7: a set quorate during the change overlaps every set quorate before it, and every
+    one after."""
     names = ("a", "b", "c", "d")
     old = ("a", "b", "c", "@auto_tie_breaker=a")
     for new in (
@@ -199,13 +198,13 @@ def test_every_quorum_of_a_change_overlaps_those_before_and_after() -> None:
         (lambda t: change.change_to(t, t), "change nothing"),
     ],
 )  # fmt: skip
-def test_a_change_that_cannot_be_is_refused_in_one_sentence(make: object, words: str) -> None:
+def test_an_impossible_change_is_refused_in_one_sentence(make: object, words: str) -> None:
     assert callable(make)
     with pytest.raises(ConfigError, match=words):
         make(("a", "b", "c", "@arbitrator=x"))
 
 
-def test_the_arbitrator_comes_and_goes_like_any_voter() -> None:
+def test_an_arbitrator_is_added_and_removed_like_any_voter() -> None:
     plain: Terms = ("a", "b")
     three = change.added(plain, "x", arbitrator=True)
     assert three == ("a", "b", "@arbitrator=x")
@@ -214,7 +213,7 @@ def test_the_arbitrator_comes_and_goes_like_any_voter() -> None:
     assert change.with_votes(three, "x", 1) == three
 
 
-def test_last_man_standing_shrinks_while_a_quorum_is_left() -> None:
+def test_last_man_standing_shrinks_while_a_quorum_remains() -> None:
     terms: Terms = ("a", "b", "c", "d", "@last_man_standing=10000")
     smaller = change.with_away(terms, ["d"])
     assert parse(smaller).quorate(["a", "b"])
@@ -231,7 +230,7 @@ def wish(**given: object) -> Terms:
     return change.requested_terms(**{**plain, **given})  # type: ignore[arg-type]
 
 
-def test_a_first_start_takes_the_members_present_and_the_requested_options() -> None:
+def test_a_first_start_takes_the_members_present_and_their_options() -> None:
     asked = wish(votes={"a": 2}, arbitrator="x", wait_for_all=True)
     assert asked == ("a=2", "@arbitrator=x", "@wait_for_all")
     terms = change.first_voters("abc", asked)

@@ -1,7 +1,7 @@
-"""Every layer of steps, complete, for each voter set; and that mistakes in the rules are found.
+"""Exhaustive exploration of each voter set, layer by layer; mistakes put into the rules are found.
 
-Everyday a layer or two; `slow` goes as deep as a minute allows, `python -m
-tests.sim.explore` on.
+The everyday run takes a layer or two; `slow` goes as deep as a minute allows, and `python -m
+tests.sim.explore` goes further.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MANY_STATES = ("seven-weighted", "replaced-five")
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_from_the_first_states(name: str) -> None:
-    """G7, G8: a cluster that starts and one that serves, for each accepted voter set."""
+    """G7, G8: a cluster that starts and one that runs, for each accepted voter set."""
     search = Search(CASES[name], ACTIVATION)
     assert search.run(1).states > 10
     assert any(state.confirmed for state in search.came)
@@ -43,7 +43,7 @@ def test_every_step_from_the_first_states(name: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
 def test_every_state_up_to_a_depth(name: str) -> None:
-    """G7, G8: docs/reference/bench-simulator.md has the figures."""
+    """G7, G8. The figures are in docs/reference/bench-simulator.md."""
     many = name in MANY_STATES
     plain = (ACTIVATION, 1 if many else 2), (COMMAND if many else PARTIAL, 1)
     for closely, depth in DEEP.get(name, plain):
@@ -64,10 +64,10 @@ def from_a_donor_that_holds_a_command_unstable(confirmed: Log) -> Search:
     return search
 
 
-def test_what_a_donor_holds_unstable_must_not_have_been_confirmed() -> None:
-    """G8: it may be given up although a majority of the disks has it (a store is replaced by the
-    donor's state, and the donor dies before the activation).  So no mark may come early: see
-    `test_marks.py`."""
+def test_what_a_donor_holds_unstable_must_not_be_confirmed() -> None:
+    """G8: it may be given up although a majority of the disks has it (the donor's state
+    replaces a store, and the donor dies before the activation). So no mark may come early:
+    see `test_marks.py`."""
     assert len(from_a_donor_that_holds_a_command_unstable(((1, 0, 0),)).came) > 1000
     with pytest.raises(Broken, match="G8: epoch 3 is entered without what was confirmed"):
         from_a_donor_that_holds_a_command_unstable(((1, 0, 0), (1, 1, 0)))
@@ -78,7 +78,7 @@ Mistake = tuple[Callable[[ExitStack], object], Case, int, int]
 
 
 def lowest_promise(patches: ExitStack) -> None:
-    """The epoch follows the smallest promise that is here."""
+    """The epoch follows the smallest promise present."""
 
     def plan(members: tuple[Member, ...], state_reports: dict[Member, StateReport]) -> Plan:
         found = make_plan(members, state_reports)
@@ -101,7 +101,7 @@ def position_first(patches: ExitStack) -> None:
 
 
 def small_formation(patches: ExitStack) -> None:
-    """One vote less forms a view; what is durable counts as ever."""
+    """One vote fewer forms a view; durability is counted as before."""
     real = voter_set.VoterSet.quorate
 
     def fewer(self: voter_set.VoterSet, names: Collection[str]) -> bool:
@@ -117,7 +117,7 @@ def small_formation(patches: ExitStack) -> None:
 
 
 def without_promises(patches: ExitStack) -> None:
-    """The activation is sent as soon as one member promised."""
+    """The activation is sent as soon as one member has promised."""
 
     def now(_plan: object, _members: object, _states: object, answers: dict[Member, bool],
             _fresh: object) -> bool | None:  # fmt: skip
@@ -127,7 +127,7 @@ def without_promises(patches: ExitStack) -> None:
 
 
 def formed_by_the_new_voters_alone(patches: ExitStack) -> None:
-    """During a change the new voters form views alone."""
+    """During a change the new voters alone form views."""
 
     def new_alone(self: Electorate, names: Collection[str]) -> bool:
         return bool(self.sets) and self.sets[-1].quorate(names)
@@ -136,7 +136,7 @@ def formed_by_the_new_voters_alone(patches: ExitStack) -> None:
 
 
 def change_counted_by_the_old_voters_alone(patches: ExitStack) -> None:
-    """During a change the old voters alone make durable what is confirmed."""
+    """During a change the old voters alone make a confirmed command durable."""
 
     def old_alone(
         self: Electorate, marks: dict[str, int], caught_up: Collection[str], epoch: int
@@ -180,7 +180,7 @@ MISTAKES = [
 def test_a_mistake_in_the_rules_is_found(
     mistake: Callable[[ExitStack], object], case: Case, closely: int, depth: int
 ) -> None:
-    """G7, G8: with the way there, the shortest one."""
+    """G7, G8: with the shortest way to it."""
     with ExitStack() as patches:
         mistake(patches)
         with pytest.raises(Broken, match=r"(?s)G[78]: .*confirmed"):

@@ -1,6 +1,6 @@
-"""All splits, merges and restarts up to a bound, for each voter set; and that mistakes are found.
+"""Random exploration of splits, merges and restarts for each voter set; mistakes put in are found.
 
-The everyday size is a look; `slow` is the campaign (or `python -m tests.sim.explore`).
+The everyday run is a sample; `slow` (or `python -m tests.sim.explore`) is the campaign.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from vsync.quorum.voter_set import Electorate, EpochRecord, Terms, VoterSet
 
 @pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
-def test_never_two_primaries_and_nothing_confirmed_is_forgotten(name: str) -> None:
-    """G7, G8: a look at each accepted voter set."""
+def test_never_two_primaries_and_no_confirmed_command_is_forgotten(name: str) -> None:
+    """G7, G8: a sample for each accepted voter set."""
     reports = [walk(CASES[name], seed, depth=30) for seed in range(2)]
     assert any(report.confirmed for report in reports)
 
 
-def test_a_promise_that_is_durable_late_makes_no_holder() -> None:
-    """G8: b's disk keeps its promise after a and x confirmed what b's disk does not have yet.
+def test_a_promise_that_is_durable_late_does_not_make_a_holder() -> None:
+    """G8: b's disk keeps its promise after a and x confirmed commands that b's disk lacks.
 
-    Then a and b lose their power.  The arbitrator must not let b go on without a.
+    Then a and b lose power. The arbitrator must not let b go on without a.
     """
     world = World(CASES["arbitrated"])
     everybody = ("a", "b", "x")
@@ -46,8 +46,8 @@ def test_a_promise_that_is_durable_late_makes_no_holder() -> None:
     assert world.peers["b"].primary.active
 
 
-def test_an_arbitrator_votes_beside_the_last_holder_also_while_that_one_is_to_go() -> None:
-    """L4: the voters that are to come had no holder among them, and nobody went on, for ever."""
+def test_an_arbitrator_votes_with_the_last_holder_even_while_it_is_removed() -> None:
+    """L4: none of the new voters was a holder, and nobody ever went on."""
     world = World(CASES["removed-arbitrated"])
     everybody = ("a", "b", "x")
     world.take(Step(everybody))
@@ -84,7 +84,7 @@ def unfenced_pair(patches: ExitStack) -> Case:
 
 
 def expected_too_low(patches: ExitStack) -> Case:
-    """The quorum is counted from fewer votes than there are."""
+    """The quorum is counted from fewer votes than exist."""
     patches.enter_context(patch.object(VoterSet, "flaw", lambda _self: ""))
     return Case(("a", "b", "c", "d", "@expected_votes=3"))
 
@@ -100,7 +100,7 @@ def either_half(patches: ExitStack) -> Case:
 
 
 def believing_arbitrator(patches: ExitStack) -> Case:
-    """The arbitrator votes beside any member."""
+    """The arbitrator votes with any member."""
 
     def all_of_them(
         _self: Electorate, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
@@ -112,7 +112,7 @@ def believing_arbitrator(patches: ExitStack) -> Case:
 
 
 def arbitrator_counts_as_disk(patches: ExitStack) -> Case:
-    """One disk and the arbitrator make durable what another caught up voter does not have."""
+    """One disk and the arbitrator make durable what another caught-up voter lacks."""
     durable = VoterSet.durable
 
     def early(
@@ -141,7 +141,7 @@ def record_comes_later(patches: ExitStack) -> Case:
 
 
 def holder_too_early(patches: ExitStack) -> Case:
-    """The arbitrator names a member as soon as it caught up, whatever its disk has."""
+    """The arbitrator names a member as soon as it has caught up, whatever its disk has."""
     caught_up = Primary._on_caught_up
 
     def at_once(self: Primary, sender: object) -> None:
@@ -153,9 +153,9 @@ def holder_too_early(patches: ExitStack) -> Case:
 
 
 def late_promise_is_a_holder(patches: ExitStack) -> Case:
-    """A promise that is durable after the activation passes for all that was ordered since.
+    """A promise that is durable after the activation counts for all commands ordered since.
 
-    Two of 264 messages that clients held confirmations for were lost so, with all disks intact.
+    This lost two of 264 messages for which clients held confirmations, with all disks intact.
     """
     persisted = Primary.persisted
 
@@ -169,7 +169,7 @@ def late_promise_is_a_holder(patches: ExitStack) -> Case:
 
 
 def change_in_one_step(patches: ExitStack) -> Case:
-    """The new voters decide alone from the moment that they are ordered."""
+    """The new voters decide alone from the moment the change is ordered."""
 
     def at_once(_terms: Terms, new: Terms) -> Terms:
         return new
@@ -179,7 +179,7 @@ def change_in_one_step(patches: ExitStack) -> Case:
 
 
 def change_before_it_is_durable(patches: ExitStack) -> Case:
-    """During a change the new voters alone make durable what is confirmed."""
+    """During a change the new voters alone make a confirmed command durable."""
 
     def new_alone(
         self: Electorate, marks: Mapping[str, int], caught_up: Collection[str], epoch: int
@@ -191,7 +191,7 @@ def change_before_it_is_durable(patches: ExitStack) -> Case:
 
 
 def lower_quorum(patches: ExitStack) -> Case:
-    """One vote less is enough."""
+    """One vote fewer is enough."""
     patches.enter_context(patch.object(VoterSet, "flaw", lambda _self: ""))
     patches.enter_context(patch.object(voter_set, "majority", lambda votes: max(1, votes // 2)))
     return CASES["five"]
@@ -221,6 +221,6 @@ def test_a_mistake_about_votes_is_found(mistake: Mistake) -> None:
 
 
 def search(case: Case) -> None:
-    """Take long ways until one of them breaks."""
+    """Follow long random paths until one of them fails."""
     for seed in SEEDS:
         walk(case, seed, depth=60)

@@ -15,12 +15,12 @@ from vsync.totem.phases import Phase
 
 ROOT = Path(__file__).resolve().parents[4]
 COUNTING_ENUMS: tuple[type[Enum], ...] = (JoinOutcome, ProbeResult)
-NOT_COUNTED = {"bad_identity"}  # raised while the codec is built: the caller's own name
+NOT_COUNTED = {"bad_identity"}  # raised while the codec is built, for the caller's own name
 WORD = re.compile(r"[a-z]+(_[a-z]+)+|void|turns|asked|malformed|retransmitted|suspected")
 
 
 def literals(node: ast.AST) -> Iterator[str]:
-    """The texts that an expression may come to."""
+    """The strings that an expression may evaluate to."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -41,7 +41,7 @@ def literals(node: ast.AST) -> Iterator[str]:
 
 
 def counted(path: Path) -> Iterator[str]:
-    """Every text in a module that becomes the name of a counter."""
+    """Every string in a module that becomes the name of a counter."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Call(func=ast.Attribute(attr="count" | "_count"), args=[name, *_]):
@@ -66,7 +66,7 @@ def counted(path: Path) -> Iterator[str]:
 
 
 def all_counted() -> dict[str, str]:
-    """Name to the module that counts it."""
+    """Counter names, each with the module that counts it."""
     found = {name: path.name for path in (ROOT / "vsync").rglob("*.py") for name in counted(path)
              if path.name != "counters.py"}  # fmt: skip
     for enum in COUNTING_ENUMS:

@@ -1,4 +1,4 @@
-"""The lease: who is left behind is silent before the others act, by virtual clocks (G7)."""
+"""Leases: a member left behind falls silent before the others act, by virtual clocks (G7)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LONGEST_MS = 2000
 R1, R2 = RingId(1, "a", 1), RingId(2, "a", 1)
 
 
-def test_it_counts_from_the_last_token_but_one() -> None:
+def test_a_lease_counts_from_the_last_token_but_one() -> None:
     lease = Lease(LONGEST_MS)
     lease.token(R1, (A, B), 10.0, 1000)
-    assert not lease.holds(R1, 10.0)  # the others may not have had the token yet
+    assert not lease.holds(R1, 10.0)  # the others may not have received the token yet
     lease.token(R1, (A, B), 10.5, 1000)
     assert lease.holds(R1, 10.9)
     assert not lease.holds(R1, 11.0)
@@ -32,17 +32,17 @@ def test_it_counts_from_the_last_token_but_one() -> None:
     assert not lease.holds(R1, 10.9, after=10.1)  # the process was stopped until then
 
 
-def test_another_ring_is_another_lease() -> None:
-    """An application that is behind must not act on a view that its ring has left."""
+def test_another_ring_has_another_lease() -> None:
+    """An application that lags must not act on a view that its ring has left."""
     lease = Lease(LONGEST_MS)
     for now in (10.0, 10.1, 10.2):
         lease.token(R1, (A, B), now, 1000)
     lease.token(R2, (A,), 10.3, 1000)
     assert not lease.holds(R1, 10.3)
-    assert lease.holds(R2, 99.0)  # alone it shares what it may do with nobody
+    assert lease.holds(R2, 99.0)  # alone, it shares its rights with nobody
 
 
-def test_members_wait_only_for_leases_of_those_that_did_not_come_along() -> None:
+def test_members_wait_only_for_leases_of_members_left_behind() -> None:
     lease = Lease(LONGEST_MS)
     lease.start(0.0, 1000)
     for now in (10.0, 10.1, 10.2):
@@ -55,7 +55,7 @@ def test_members_wait_only_for_leases_of_those_that_did_not_come_along() -> None
     )  # another incarnation is another member
 
 
-def test_a_new_incarnation_waits_for_the_rings_of_the_former_one() -> None:
+def test_a_new_incarnation_waits_for_the_leases_of_the_old_one() -> None:
     lease = Lease(LONGEST_MS)
     lease.start(5.0, 1000)
     lease.token(R1, (A, B), 5.1, 1000)
@@ -65,7 +65,7 @@ def test_a_new_incarnation_waits_for_the_rings_of_the_former_one() -> None:
 
 
 class Erratic(Tempo):
-    """As representative it wants another lease with each rotation."""
+    """As representative it announces a different lease in each rotation."""
 
     def __init__(self, config: RingConfig, chance: random.Random) -> None:
         super().__init__(config)
@@ -77,7 +77,7 @@ class Erratic(Tempo):
         return super().pace(token, first=first, idle=idle)
 
 
-def test_it_is_as_long_as_the_lesser_of_two_tokens_says_and_others_wait_for_the_larger() -> None:
+def test_a_member_acts_by_the_lesser_lease_and_waits_for_the_larger() -> None:
     lease = Lease(LONGEST_MS)
     for now, said_ms in ((10.0, 1000), (10.1, 1000), (10.2, 300)):
         lease.token(R1, (A, B, C), now, said_ms)
@@ -87,7 +87,7 @@ def test_it_is_as_long_as_the_lesser_of_two_tokens_says_and_others_wait_for_the_
     assert lease.silent_at((A, B)) == pytest.approx(10.2 + 1 + SLACK)
 
 
-def test_more_than_a_member_agrees_to_is_believed_of_no_token() -> None:
+def test_a_lease_is_limited_to_what_the_member_agreed_to() -> None:
     lease = Lease(LONGEST_MS)
     for now in (10.0, 10.1):
         lease.token(R1, (A, B), now, 1 << 31)
@@ -96,7 +96,7 @@ def test_more_than_a_member_agrees_to_is_believed_of_no_token() -> None:
 
 
 def busy(net: Net, seconds: float) -> None:
-    """Let a message come each millisecond, from any member."""
+    """Submit a message each millisecond, each from a random member."""
     end = net.now + seconds
     while net.now < end:
         net.submit(net.rng.choice("abc"), b"x")
@@ -104,7 +104,7 @@ def busy(net: Net, seconds: float) -> None:
 
 
 def come_and_go(net: Net, chance: random.Random) -> None:
-    """Let messages begin, or end, just now: the lease becomes shorter, or longer."""
+    """Start or stop the messages just now, so that the lease shortens or lengthens."""
     net.run(1.0)
     if chance.random() < 0.7:
         net.submit(chance.choice("abc"), b"x")
@@ -115,9 +115,11 @@ def come_and_go(net: Net, chance: random.Random) -> None:
 
 
 def left_behind(seed: int, lease: str) -> tuple[float, float]:
-    """The last moment at which a member left behind would have spoken, and the first at which
-    another one would: members are stopped and wake up late, frames are lost, and the split comes at
-    any moment."""
+    """The last moment at which a member left behind may act, and the first at which another member
+    may.
+
+    Members are stopped and wake up late, frames are lost, and the split comes at a random moment.
+    """
     chance = random.Random(seed)
     net = Net("abc", seed=seed)
     if lease == "erratic":
@@ -136,7 +138,7 @@ def left_behind(seed: int, lease: str) -> tuple[float, float]:
         net.paused["c"] = []
     else:
         net.split("ab", "c")
-    for name in "ab":  # as after a reset by a host on which nobody listens: the fastest exclusion
+    for name in "ab":  # as if its host reset the connections: the fastest exclusion
         net.suspect(name, net.nodes["c"].me.address, True)
     left_at = -math.inf
     act_at = math.inf
@@ -165,38 +167,38 @@ def left_behind(seed: int, lease: str) -> tuple[float, float]:
 @pytest.mark.turns(20)
 @pytest.mark.parametrize("lease", ["steady", "erratic", "paced"])
 @pytest.mark.parametrize("seed", range(25))
-def test_the_lease_of_a_member_left_behind_ends_before_the_others_may_act(
+def test_the_lease_of_a_member_left_behind_ends_before_the_others_act(
     seed: int, lease: str
 ) -> None:
-    """G7, also while the token says another lease with each rotation."""
+    """G7, even while the token announces a different lease in each rotation."""
     left_at, act_at = left_behind(seed, lease)
     assert left_at < act_at
 
 
 @pytest.mark.parametrize("lease", ["erratic", "paced"])
 @pytest.mark.parametrize("mutant", ["waits_for_the_shorter_lease", "acts_for_the_longer_lease"])
-def test_the_order_of_lesser_and_larger_is_needed(mutant: str, lease: str) -> None:
+def test_acting_by_the_lesser_and_waiting_for_the_larger_is_needed(mutant: str, lease: str) -> None:
     with broken(mutant):
         found = (left_behind(seed, lease) for seed in range(60))
         assert any(left_at >= act_at for left_at, act_at in found)
 
 
 @pytest.mark.parametrize("dead", "abc")
-def test_while_messages_come_the_others_wait_less(dead: str) -> None:
+def test_the_others_wait_less_while_messages_flow(dead: str) -> None:
     net = Net("abc")
     net.settle("abc")
     busy(net, 0.3)
     died_at = net.now
     net.crash(dead, noticed=True)
     net.settle("abc".replace(dead, ""))
-    # One of them may have kept the token since it sent its last message, and pass it on then.
+    # One of them may have kept the token since its last message, and pass it on then.
     latest = 0.121 + net.config.keep_ms / 1000
     for node in net.nodes.values():
         assert 0.09 < node.lease.silent_at(node.members) - died_at < latest
 
 
 def idle_leases(pause_s: float) -> bool:
-    """Whether all members may act all the time, while messages stop coming and come again."""
+    """Whether all members may always act while messages stop and start again."""
     net = Net("abc")
     net.settle("abc")
     net.run(0.2)
@@ -221,8 +223,9 @@ def test_the_longer_lease_is_needed_before_the_token_is_held(mutant: str) -> Non
         assert not idle_leases(1.0)
 
 
-def test_a_busy_ring_that_is_slow_has_a_longer_lease() -> None:
-    """Known before messages come: what an idle ring takes without the hold is remembered."""
+def test_a_slow_busy_ring_has_a_longer_lease() -> None:
+    """It is known before messages flow: the idle ring's rotation time without the hold
+    is remembered."""
     tempo = Tempo(RingConfig())
     for step in range(200):
         tempo.rotation(0.065 + 0.05, now=0.1 * step, held=True)
@@ -230,7 +233,7 @@ def test_a_busy_ring_that_is_slow_has_a_longer_lease() -> None:
     assert tempo.lease_ms == pytest.approx(345, abs=5)
 
 
-def test_a_hold_lengthens_no_busy_lease() -> None:
+def test_a_hold_does_not_lengthen_a_busy_lease() -> None:
     tempo = Tempo(RingConfig())
     for step in range(200):
         tempo.rotation(0.07, now=0.1 * step, held=True)
@@ -245,7 +248,5 @@ def test_a_hold_lengthens_no_busy_lease() -> None:
         ({"keep_ms": 65, "rest_ms": 60}, 200),
     ],
 )
-def test_the_lease_of_a_busy_ring_is_three_of_its_rests(
-    settings: dict[str, int], busy_ms: int
-) -> None:
+def test_a_busy_rings_lease_is_three_of_its_rests(settings: dict[str, int], busy_ms: int) -> None:
     assert RingConfig(**settings).busy_lease_ms == busy_ms

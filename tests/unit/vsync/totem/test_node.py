@@ -1,4 +1,4 @@
-"""Three members and one network: formation, order, losses, partition and merge."""
+"""Three members on one network: formation, order, losses, partition and merge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vsync.wire.messages import FrameKind
 
 
 def same_order(net: Net, *names: str) -> list[bytes]:
-    """All of `names` saw the same payloads; returns them."""
+    """Assert that `names` delivered the same payloads, and return them."""
     lists = [net.payloads(n) for n in names]
     assert all(found == lists[0] for found in lists), [len(found) for found in lists]
     return lists[0]
@@ -52,7 +52,7 @@ def test_each_frame_of_a_ring_is_delivered_once_and_without_gap() -> None:
     assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
 
 
-def test_lost_frames_are_sent_again() -> None:
+def test_lost_frames_are_retransmitted() -> None:
     net = Net("abc")
     net.settle("abc")
     net.drop = lambda _s, _t, f: f[1] == FrameKind.DATA and net.rng.random() < 0.3
@@ -65,7 +65,7 @@ def test_lost_frames_are_sent_again() -> None:
     assert len(net.views("a")) == len(net.views("b")) >= 1
 
 
-def test_the_lost_tail_of_a_burst_is_asked_for() -> None:
+def test_the_lost_tail_of_a_burst_is_requested() -> None:
     net = Net("abc")
     net.settle("abc")
     lost: list[bytes] = []
@@ -83,7 +83,7 @@ def test_the_lost_tail_of_a_burst_is_asked_for() -> None:
     assert same_order(net, *"abc") == [b"only"]
 
 
-def test_a_lost_token_is_sent_again_without_a_new_ring() -> None:
+def test_a_lost_token_is_retransmitted_without_a_new_ring() -> None:
     net = Net("abc")
     net.settle("abc")
     ring = net.nodes["a"].ring
@@ -103,7 +103,7 @@ def test_a_lost_token_is_sent_again_without_a_new_ring() -> None:
     assert net.count("token_resent") >= 2
 
 
-def test_after_a_crash_the_others_go_on() -> None:
+def test_after_a_crash_the_others_continue() -> None:
     net = Net("abc")
     net.settle("abc")
     net.submit("a", b"before")
@@ -120,7 +120,7 @@ def test_after_a_crash_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("victim", ["a", "b", "c"])
 def test_a_quick_restart_is_a_new_member(victim: str) -> None:
-    """Pitfalls 1 and 12: it comes back before its ring has noticed that it was gone."""
+    """Pitfalls 1 and 12: it is back before its ring has noticed that it was gone."""
     net = Net("abc")
     net.settle("abc")
     net.submit("b", b"early")
@@ -139,7 +139,7 @@ def test_a_quick_restart_is_a_new_member(victim: str) -> None:
     assert net.payloads(victim)[-1] == b"late"
 
 
-def test_parts_of_a_partition_go_on_and_merge() -> None:
+def test_the_sides_of_a_partition_continue_and_merge() -> None:
     net = Net("abcde")
     net.settle("abcde")
     net.split("abc", "de")
@@ -216,7 +216,7 @@ def test_an_idle_ring_holds_its_token_and_releases_it_at_once() -> None:
         assert net.now - start < 0.004, name
 
 
-def test_a_mark_goes_round_although_the_ring_is_idle() -> None:
+def test_a_mark_goes_round_even_on_an_idle_ring() -> None:
     net = Net("abc")
     net.settle("abc")
     for name in "abc":
@@ -265,7 +265,7 @@ def test_large_payloads_travel_in_pieces_between_small_ones() -> None:
 
 
 @pytest.mark.parametrize("sender_dies", [False, True])
-def test_a_large_payload_survives_a_view_change_whole_or_vanishes_whole(sender_dies: bool) -> None:
+def test_a_large_payload_survives_a_view_change_whole_or_not_at_all(sender_dies: bool) -> None:
     net = Net("abc", config=RingConfig(frame_bytes_max=32_768))
     net.settle("abc")
     big = bytes(6_000_000)  # eight visits
@@ -283,7 +283,7 @@ def test_a_large_payload_survives_a_view_change_whole_or_vanishes_whole(sender_d
         assert len(net.nodes[name].delivery.assembly) == 0
 
 
-def test_the_queue_refuses_when_full_and_takes_nothing() -> None:
+def test_a_full_queue_refuses_and_takes_nothing() -> None:
     net = Net("abc")
     net.settle("abc")
     taken = 0
@@ -300,7 +300,7 @@ def test_the_queue_refuses_when_full_and_takes_nothing() -> None:
 def test_a_member_that_receives_nothing_is_failed_by_the_others() -> None:
     net = Net("abc")
     net.settle("abc")
-    # c still passes tokens, but no data reaches it.
+    # c still passes tokens on, but no data reaches it.
     net.drop = lambda _s, to, f: to == "c" and f[1] == FrameKind.DATA
     net.submit("a", b"x")
     start = net.now
@@ -312,7 +312,7 @@ def test_a_member_that_receives_nothing_is_failed_by_the_others() -> None:
 
 
 def test_a_pause_longer_than_the_token_timeout() -> None:
-    """Pitfall 28: what queued up is history; the paused one learns that it was away."""
+    """Pitfall 28: the queued frames are history, and the paused member learns that it was away."""
     net = Net("abc")
     net.settle("abc")
     net.paused["b"] = []

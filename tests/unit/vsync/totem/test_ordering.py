@@ -1,4 +1,4 @@
-"""The leaf modules: configuration, flow arithmetic, window, packing, and the ring's own rules."""
+"""Leaf modules: configuration, flow control, window, packing, and the ring's own rules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_defaults_are_derived_from_the_token_timeout() -> None:
      ("frame_bytes_max", 2 << 20), ("message_bytes_max", 1000), ("wanted_max", 5000),
      ("members_max", 500), ("window_frames", 0), ("merge_interval_ms", -1)],
 )  # fmt: skip
-def test_values_that_cannot_work_are_refused(name: str, value: int) -> None:
+def test_impossible_values_are_refused(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=name):
         RingConfig(**{name: value})
 
@@ -89,7 +89,7 @@ def data(seq: int, guarantee: Guarantee = G) -> Data:
     return Data(RING, seq, 0, Content.PAYLOADS, guarantee, [b"%d" % seq], b"")
 
 
-def test_the_window_advances_over_any_gap_and_names_what_is_missing() -> None:
+def test_the_window_advances_over_any_gap_and_names_missing_frames() -> None:
     window = Window(5000)
     for seq in range(2, 3000):
         assert window.add(data(seq)) == ""
@@ -111,7 +111,7 @@ def test_the_window_advances_over_any_gap_and_names_what_is_missing() -> None:
 # -- packing ----------------------------------------------------------------------------------
 
 
-def test_many_small_ones_share_a_frame_of_one_guarantee() -> None:
+def test_small_payloads_of_one_guarantee_share_a_frame() -> None:
     queue = SendQueue(10_000, 100, 10_000)
     for i in range(6):
         assert queue.put(b"x" * 10, S if i < 4 else G)
@@ -121,7 +121,7 @@ def test_many_small_ones_share_a_frame_of_one_guarantee() -> None:
     assert (len(queue), queue.bytes, queue.backlog(30)) == (0, 0, 0)
 
 
-def test_the_queue_has_limits_but_an_empty_one_takes_anything_legal() -> None:
+def test_the_queue_has_limits_but_takes_any_legal_payload_when_empty() -> None:
     queue = SendQueue(100, 3, 1000)
     assert queue.put(bytes(900), G)
     assert not queue.put(b"", G) or queue.bytes <= 900
@@ -153,7 +153,7 @@ def test_fragments_are_reassembled(size: int) -> None:
     assert found == [b"before", payload, b"after"]
 
 
-def test_17_a_half_sent_payload_starts_again_and_half_received_ones_are_forgotten() -> None:
+def test_17_a_half_sent_payload_restarts_and_received_halves_are_dropped() -> None:
     queue = SendQueue(10_000, 100, 10_000)
     queue.put(bytes(range(200)), G)
     assembly = Reassembly(10_000)
@@ -200,7 +200,7 @@ def empty() -> SendQueue:
     return SendQueue(10_000, 100, 10_000)
 
 
-def test_safe_is_what_came_back_of_what_was_passed_on_and_agreed_never_overtakes_it() -> None:
+def test_safe_is_the_aru_that_came_back_and_agreed_never_overtakes_it() -> None:
     one = ring()
     for seq, guarantee in ((1, G), (2, S), (3, G)):
         one.add(data(seq, guarantee))
@@ -219,8 +219,8 @@ def test_safe_is_what_came_back_of_what_was_passed_on_and_agreed_never_overtakes
     one.invariants()
 
 
-def test_own_frames_are_safe_when_the_token_comes_back() -> None:
-    """G4 at the price of one rotation: nothing lowered aru on its way round."""
+def test_own_frames_are_safe_when_the_token_returns() -> None:
+    """G4 at the cost of one rotation: nothing lowered aru on its way round."""
     one = ring()
     queue = empty()
     queue.put(b"x", S)
@@ -230,8 +230,8 @@ def test_own_frames_are_safe_when_the_token_comes_back() -> None:
     assert one.safe == 1
 
 
-def test_what_a_member_lacks_is_not_safe() -> None:
-    """G4: members that get frames late, in any order, while the token goes round many times."""
+def test_a_frame_some_member_lacks_is_not_safe() -> None:
+    """G4: members receive frames late and in any order while the token makes many rotations."""
     for seed in range(60):
         rng = random.Random(seed)
         members = (A, B, C)
@@ -261,7 +261,7 @@ def test_what_a_member_lacks_is_not_safe() -> None:
         assert max(r.safe for r in rings) > 20
 
 
-def test_only_what_existed_one_rotation_ago_is_asked_for() -> None:
+def test_only_frames_that_existed_one_rotation_ago_are_requested() -> None:
     one = ring(B)
     assert one.visit(token(5, 0), empty(), 0, 0).token.wanted == ()
     again = one.visit(token(9, 0, wanted=(3,)), empty(), 0, 0)
@@ -269,11 +269,11 @@ def test_only_what_existed_one_rotation_ago_is_asked_for() -> None:
     assert again.asked == 4
 
 
-def test_what_is_wanted_is_served_before_anything_new() -> None:
+def test_requested_frames_are_served_before_new_ones() -> None:
     one = ring()
     queue = empty()
     for i in range(4):
-        queue.put(b"new", (G, S)[i % 2])  # a frame each
+        queue.put(b"new", (G, S)[i % 2])  # one frame each
     for seq in (1, 2, 3):
         one.add(data(seq)._replace(body=b"%d" % seq))
     visit = one.visit(token(3, 0, wanted=(2, 3, 1 << 40)), queue, 5, 16)
@@ -288,7 +288,7 @@ def test_what_is_wanted_is_served_before_anything_new() -> None:
     assert len(plain.visit(token(0, 0), queue, 0, 0).before) == 1
 
 
-def test_aru_is_lowered_by_who_lacks_and_raised_by_the_same() -> None:
+def test_aru_is_lowered_by_a_lacking_member_and_raised_only_by_it() -> None:
     one = ring(B)
     one.add(data(1))
     low = one.visit(token(3, 3), empty(), 0, 0).token
@@ -313,7 +313,7 @@ def test_the_store_limit_stops_new_frames() -> None:
     assert one.visit(token(full, 0), queue, 0, 0).token.seq == full
 
 
-def test_who_holds_back_aru_failed_to_receive_after_visits_and_time() -> None:
+def test_a_member_that_holds_aru_back_fails_after_visits_and_time() -> None:
     one = ring()
     held = token(9, 4, by=2)
     found = []
@@ -329,7 +329,7 @@ def test_who_holds_back_aru_failed_to_receive_after_visits_and_time() -> None:
     assert "delivered 0" in mine.describe()
 
 
-def test_a_token_that_would_give_numbers_out_twice_is_refused() -> None:
+def test_a_token_that_would_reuse_numbers_is_refused() -> None:
     one = ring(B)
     for seq in (1, 2, 3):
         one.add(data(seq))
@@ -341,7 +341,7 @@ def test_a_token_that_would_give_numbers_out_twice_is_refused() -> None:
     assert one.refuses(token(5, 0, ring=RING._replace(rep_incarnation=2))) == "token_other_ring"
 
 
-def test_datagrams_are_outside_any_order() -> None:
+def test_datagrams_are_unordered() -> None:
     net = Net("ab")
     net.settle("ab")
     a, b = net.nodes["a"], net.nodes["b"]

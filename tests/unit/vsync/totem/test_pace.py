@@ -1,7 +1,7 @@
-"""The pace of the token: it moves for a reason, and whoever has one gets it at once.
+"""The token's pace: it moves only for a reason, and a member that needs it gets it at once.
 
-Frames take 0.05 to 0.3 ms here, and a commit 1 ms.  What is bounded is the number of frames, which
-no other load of the machine changes, and virtual time.
+Here frames take 0.05 to 0.3 ms and a commit 1 ms. The bounds are on the number of frames, which the
+machine's load does not change, and on virtual time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vsync.types import Guarantee
 from vsync.wire.messages import FrameKind, Wake
 
 STEP_S = 0.0001
-CONFIG = RingConfig(frame_bytes_max=32_768)  # so that several visits are filled by little
+CONFIG = RingConfig(frame_bytes_max=32_768)  # so that little fills several visits
 HOLD_S = CONFIG.hold_ms / 1000
 REST_S = CONFIG.rest_ms / 1000
 KEEP_S = CONFIG.keep_ms / 1000
@@ -28,20 +28,20 @@ WAIT_S = CONFIG.commit_wait_ms / 1000
 
 
 def phase_of(node: Node) -> OperationalPhase:
-    """Of a member whose ring is installed."""
+    """The operational phase of a member whose ring is installed."""
     phase = node.membership.operational
     assert phase is not None
     return phase
 
 
 class Disks(Net):
-    """Every member commits what it delivers, and `tells` the ring so, or not."""
+    """Every member commits what it delivers, and announces the commit to the ring if `tells`."""
 
     def __init__(self, names: str = "abc", seed: int = 1, *, tells: bool = True) -> None:
         self.tells = tells
         self.commit_s = dict.fromkeys(names, 0.001)
         self.delivered = dict.fromkeys(names, 0)
-        self.asleep: set[str] = set()  # what they deliver they commit later, with something else
+        self.asleep: set[str] = set()  # they commit their deliveries later, with something else
         self.commits: list[tuple[float, str, int]] = []
         self.kinds: list[int] = []
         super().__init__(names, seed, config=CONFIG)
@@ -65,7 +65,7 @@ class Disks(Net):
                 self.commits.append((at, name, self.delivered[name]))
 
     def step(self, seconds: float) -> None:
-        """Let time pass, and commits end."""
+        """Let time pass, and complete the commits that are due."""
         for _ in range(round(seconds / STEP_S)):
             self.run(STEP_S)
             for commit in [one for one in self.commits if one[0] <= self.now]:
@@ -75,12 +75,12 @@ class Disks(Net):
                 self.flush(name)
 
     def durable_at(self, name: str) -> int:
-        """How much a majority has on disk, as `name` sees it."""
+        """The position a majority has on disk, as `name` sees it."""
         shown = [o for o in self.seen[name] if isinstance(o, Marks)]
         return sorted(shown[-1].marks.values())[len(self.nodes) // 2] if shown else 0
 
     def confirmed(self, name: str, within: float) -> float:
-        """Submit, and return after how long it is known to be durable."""
+        """Submit a payload, and return the time until it is known to be durable."""
         before, began = self.durable_at(name), self.now
         assert self.submit(name, b"x")
         while self.durable_at(name) == before:
@@ -89,23 +89,23 @@ class Disks(Net):
         return self.now - began
 
     def until_delivered(self, names: str, count: int) -> float:
-        """Let time pass until these have so many payloads, and return how much."""
+        """Run until `names` have delivered `count` payloads, and return the time taken."""
         began = self.now
         self.run(0.2, lambda: all(len(self.payloads(name)) >= count for name in names))
         return self.now - began
 
     def until_marked(self, name: str, of: str, mark: int) -> float:
-        """The same for a mark that `name` sees."""
+        """Run until `name` sees the mark `mark` of `of`, and return the time taken."""
         began = self.now
         self.run(0.2, lambda: self.marks(name)[of] == mark)
         return self.now - began
 
     def marks(self, name: str) -> dict[str, int]:
-        """As the token showed them last."""
+        """The marks `name` saw last."""
         return [o for o in self.seen[name] if isinstance(o, Marks)][-1].marks
 
     def confirmed_by_both(self, origin: str, other: str) -> float:
-        """The same, where these two have disks."""
+        """Submit a payload, and return the time until both `origin` and `other` have it on disk."""
         before, began = self.marks(origin)[other], self.now
         self.submit(origin, b"x")
         while min(self.marks(origin)[name] for name in (origin, other)) == before:
@@ -113,7 +113,7 @@ class Disks(Net):
         return self.now - began
 
     def tokens(self) -> int:
-        """So many were sent since the last call."""
+        """The number of tokens sent since the last call."""
         count = self.kinds.count(FrameKind.TOKEN)
         self.kinds.clear()
         return count
@@ -121,7 +121,8 @@ class Disks(Net):
 
 @pytest.mark.parametrize("origin", "abc")
 def test_a_message_takes_few_hops(origin: str) -> None:
-    """Most are sent while the token stays: then it goes round only as it is kept no longer."""
+    """Most messages are sent while the token stays; then the token moves only when the
+    keep ends."""
     net = Disks()
     net.tokens()
     took = []
@@ -134,7 +135,7 @@ def test_a_message_takes_few_hops(origin: str) -> None:
     assert sorted(took)[50] < 0.002
 
 
-def test_where_commits_are_under_way_the_token_does_not_spin() -> None:
+def test_the_token_does_not_spin_while_commits_are_under_way() -> None:
     hops: dict[bool, int] = {}
     for tells in (True, False):
         net = Disks(tells=tells)
@@ -149,7 +150,7 @@ def test_where_commits_are_under_way_the_token_does_not_spin() -> None:
 @pytest.mark.turns(8)
 @pytest.mark.parametrize("silence", [0.0005, 0.002, 0.004, 0.01, 0.03, 0.06, 0.2, 1.0])
 @pytest.mark.parametrize("origin", "abc")
-def test_work_finds_the_token_at_once_however_long_it_rested(silence: float, origin: str) -> None:
+def test_work_gets_the_token_at_once_however_long_it_rested(silence: float, origin: str) -> None:
     net = Disks(seed=3)
     for number in range(20):
         net.step(silence + number * STEP_S)
@@ -158,8 +159,8 @@ def test_work_finds_the_token_at_once_however_long_it_rested(silence: float, ori
 
 @pytest.mark.parametrize("slow", "abc")
 @pytest.mark.parametrize("origin", "abc")
-def test_a_slow_disk_delays_the_marks_of_others_by_little(slow: str, origin: str) -> None:
-    """Two of three have committed: the token waits for the third one, and not for long."""
+def test_a_slow_disk_barely_delays_the_marks_of_others(slow: str, origin: str) -> None:
+    """Two of three have committed; the token waits only briefly for the third."""
     net = Disks()
     net.commit_s[slow] = 1.0
     took = []
@@ -169,8 +170,8 @@ def test_a_slow_disk_delays_the_marks_of_others_by_little(slow: str, origin: str
     assert max(took) < 0.006 + 2 * WAIT_S
 
 
-def test_a_mark_that_never_comes_stops_nothing() -> None:
-    """A disk that is stuck, or a store that was replaced meanwhile."""
+def test_a_mark_that_never_comes_blocks_nothing() -> None:
+    """A stuck disk, or a store that was replaced meanwhile."""
     net = Disks()
     for name in "abc":
         net.nodes[name].expect_mark(1 << 40)
@@ -182,8 +183,8 @@ def test_a_mark_that_never_comes_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize("lost", [("a", "b"), ("b", "c"), ("c", "a"), ("c", "b")])
-def test_a_call_that_is_lost_costs_a_rest(lost: tuple[str, str]) -> None:
-    """Within the time in which calls are frequent: an idle ring is held for longer, as ever."""
+def test_a_lost_call_costs_one_rest(lost: tuple[str, str]) -> None:
+    """At intervals at which calls are frequent; an idle ring still holds its token longer."""
     net = Disks()
     net.drop = lambda source, to, frame: frame[1] == FrameKind.WAKE and (source, to) == lost
     net.confirmed(lost[0], 0.08)
@@ -192,7 +193,7 @@ def test_a_call_that_is_lost_costs_a_rest(lost: tuple[str, str]) -> None:
         assert net.confirmed(lost[0], 0.08) < 0.006 + REST_S + WAIT_S
 
 
-def test_a_call_that_comes_before_the_token_is_remembered() -> None:
+def test_a_call_that_overtakes_the_token_is_remembered() -> None:
     """The token is on its way to a member that would keep it."""
     net = Disks()
     for node in net.nodes.values():
@@ -210,8 +211,8 @@ def test_a_call_that_comes_before_the_token_is_remembered() -> None:
         assert receiver.counters["token_waited"] == waited
 
 
-def test_what_is_not_urgent_goes_with_what_comes() -> None:
-    """With the token, when that is kept no longer, whatever is sent meanwhile."""
+def test_non_urgent_work_goes_with_the_next_traffic() -> None:
+    """It leaves with the token when the keep ends, whatever is sent meanwhile."""
     net = Disks()
     for more in (True, False):
         net.confirmed("a", 0.02)
@@ -227,7 +228,7 @@ def test_what_is_not_urgent_goes_with_what_comes() -> None:
 
 
 @pytest.mark.parametrize("origin", "abc")
-def test_what_is_not_urgent_ends_a_long_rest(origin: str) -> None:
+def test_non_urgent_work_ends_a_long_rest(origin: str) -> None:
     net = Disks()
     net.step(0.5)
     began = net.now
@@ -238,9 +239,9 @@ def test_what_is_not_urgent_ends_a_long_rest(origin: str) -> None:
 
 @pytest.mark.parametrize("frames", [24, 25, 49])
 @pytest.mark.parametrize("origin", "abc")
-def test_what_takes_several_visits_to_send_is_not_left_behind(frames: int, origin: str) -> None:
-    """A representative that compared with what it forwarded itself took its own last frames for
-    safe, and rested before they were."""
+def test_work_of_several_visits_is_sent_without_a_rest(frames: int, origin: str) -> None:
+    """A representative that compared with its own forwarded value took its last frames for safe,
+    and rested before they were."""
     net = Disks()
     net.step(0.2)
     body = bytes(CONFIG.frame_bytes_max - 4096)
@@ -252,7 +253,7 @@ def test_what_takes_several_visits_to_send_is_not_left_behind(frames: int, origi
 
 
 def test_all_know_what_is_safe_before_the_token_rests() -> None:
-    """Whoever it rests at: nobody waits for a visit to deliver."""
+    """Wherever it rests, no member waits for a visit to deliver."""
     net = Disks("abcd", seed=5)
     for number in range(60):
         net.step(0.002 + number % 7 * 0.001)
@@ -266,7 +267,7 @@ def test_all_know_what_is_safe_before_the_token_rests() -> None:
 
 @pytest.mark.parametrize("origin", "abc")
 def test_a_new_ring_does_not_rest_on_visits_of_its_recovery(origin: str) -> None:
-    """Work that waited in a queue goes out with its first rotations: nobody is called for it."""
+    """Queued work goes out with its first rotations, without a call."""
     for seed in range(9):
         net = Disks("abcd", seed)
         net.crash("d", noticed=True)
@@ -276,8 +277,9 @@ def test_a_new_ring_does_not_rest_on_visits_of_its_recovery(origin: str) -> None
 
 
 @pytest.mark.parametrize("silence", [0.008, 0.02, 0.5])
-def test_what_comes_up_at_the_representative_while_it_has_no_token(silence: float) -> None:
-    """It calls nobody, as it is the one that would rest: it must not rest then."""
+def test_work_of_a_representative_without_the_token_prevents_its_rest(silence: float) -> None:
+    """The representative calls nobody, because the token rests with it; so it must not
+    rest then."""
     net = Disks()
     for number in range(1, 9):
         net.confirmed("b", 0.1)
@@ -298,8 +300,8 @@ def test_what_comes_up_at_the_representative_while_it_has_no_token(silence: floa
 
 
 @pytest.mark.parametrize("origin", "ab")
-def test_whoever_waits_for_a_commit_is_called(origin: str) -> None:
-    """Not the representative alone: any member may have the token then."""
+def test_the_member_that_waits_for_a_commit_is_called(origin: str) -> None:
+    """Not only the representative: any member may have the token then."""
     net = Disks()
     net.commit_s["c"] = 0.01
     took = []
@@ -312,7 +314,7 @@ def test_whoever_waits_for_a_commit_is_called(origin: str) -> None:
     assert sum(took) / len(took) < 0.0013
 
 
-def test_marks_call_a_representative_that_has_no_disk() -> None:
+def test_marks_call_a_representative_without_a_disk() -> None:
     """It rests while the others commit."""
     net = Disks()
     net.asleep.add("a")
@@ -325,7 +327,7 @@ def test_marks_call_a_representative_that_has_no_disk() -> None:
 
 
 @pytest.mark.parametrize("origin", "bc")
-def test_who_sends_alone_calls_little_where_nothing_rests(origin: str) -> None:
+def test_a_lone_sender_calls_little_while_nothing_rests(origin: str) -> None:
     net = Disks()
     for number in range(200):
         net.submit(origin, b"x")
@@ -334,7 +336,7 @@ def test_who_sends_alone_calls_little_where_nothing_rests(origin: str) -> None:
 
 
 class OldRelease(Disks):
-    """One member calls the representative only, and late, and does not wait for commits."""
+    """One member calls only the representative, and late, and does not wait for commits."""
 
     old = ""
 
@@ -360,7 +362,7 @@ class OldRelease(Disks):
 
 
 @pytest.mark.parametrize("old", "bc")
-def test_a_member_of_an_older_release_waits_for_a_rest_and_not_for_a_hold(old: str) -> None:
+def test_a_member_of_an_older_release_waits_a_rest_but_not_a_hold(old: str) -> None:
     net = OldRelease()
     net.old = old
     for number in range(60):
@@ -370,7 +372,8 @@ def test_a_member_of_an_older_release_waits_for_a_rest_and_not_for_a_hold(old: s
 
 @pytest.mark.parametrize("origin", "abc")
 def test_the_token_stays_where_the_last_urgent_work_came_from(origin: str) -> None:
-    """More may follow from there: then nobody is called, and no hop is spent on getting it."""
+    """More may follow from there; then nobody is called, and no hop is spent on fetching
+    the token."""
     net = Disks()
     net.confirmed(origin, 0.02)
     called, took = net.count("token_called"), []
@@ -384,8 +387,8 @@ def test_the_token_stays_where_the_last_urgent_work_came_from(origin: str) -> No
 
 
 @pytest.mark.parametrize("other", "ac")
-def test_who_is_called_by_another_keeps_the_token_no_longer(other: str) -> None:
-    """It stays with the other one from then on."""
+def test_a_called_keeper_passes_the_token_on(other: str) -> None:
+    """From then on it stays with the caller."""
     net = Disks()
     for origin in ("b", other, "b"):
         net.confirmed(origin, 0.02)
@@ -397,10 +400,10 @@ def test_who_is_called_by_another_keeps_the_token_no_longer(other: str) -> None:
 @pytest.mark.turns(8)
 @pytest.mark.parametrize("where", [*permutations("abc", 2)])
 @pytest.mark.parametrize("silence", [0.0, 0.0004, 0.002, 0.01])
-def test_who_acked_last_can_call_who_keeps_the_token(
+def test_the_member_that_acked_last_can_call_the_keeper(
     where: tuple[str, str], silence: float
 ) -> None:
-    """Also where the one that keeps it knew of the ack, as safe, before the one that sent it."""
+    """Also if the keeper knew that the ack was safe before its sender did."""
     net = Disks()
     keeper, other = where
     for number in range(20):
@@ -417,8 +420,8 @@ def test_who_acked_last_can_call_who_keeps_the_token(
 
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("seed", range(8))
-def test_nobody_with_urgent_work_waits_for_a_token_that_is_kept(seed: int) -> None:
-    """Whoever sends what to whom meanwhile: where no call is lost, all are in time."""
+def test_urgent_work_never_waits_for_a_kept_token(seed: int) -> None:
+    """Whatever other members send meanwhile: where no call is lost, all are in time."""
     names = ("abc", "abcd")[seed % 2]
     net, rng = Disks(names, seed), random.Random(seed)
     net.commit_s = dict.fromkeys(names, (0.0005, 0.001, 0.0015, 0.004)[seed // 2])
@@ -437,8 +440,8 @@ def test_nobody_with_urgent_work_waits_for_a_token_that_is_kept(seed: int) -> No
 
 
 @pytest.mark.parametrize("silence", [0.0, 0.0003, 0.001, 0.005])
-def test_marks_that_come_as_the_token_is_kept_are_shown(silence: float) -> None:
-    """All of them are there, so it rests: what waited for them does not."""
+def test_marks_that_arrive_as_the_keep_begins_are_shown(silence: float) -> None:
+    """All marks are there, so the token rests, but work that waited for them does not."""
     for seed in range(20):
         net = Disks(seed=seed)
         for number in range(20):
@@ -450,8 +453,8 @@ def test_marks_that_come_as_the_token_is_kept_are_shown(silence: float) -> None:
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(12))
-def test_a_mark_is_seen_when_all_have_delivered_what_it_stands_for(seed: int) -> None:
-    """Frames are lost, so some know late what is safe; nobody confirms before they do."""
+def test_a_mark_is_seen_once_all_have_delivered_what_it_covers(seed: int) -> None:
+    """Frames are lost, so some members learn late what is safe; nobody confirms before they do."""
     names = ("ab", "abc", "abcd", "abcde")[seed % 4]
     net = Disks(names, seed)
     lossy = random.Random(seed)
@@ -483,7 +486,7 @@ def test_an_idle_ring_still_holds_its_token() -> None:
 
 
 @pytest.mark.parametrize("where", [*permutations("abc", 2)])
-def test_two_who_send_together_are_both_quick(where: tuple[str, str]) -> None:
+def test_two_members_that_send_together_are_both_quick(where: tuple[str, str]) -> None:
     net = Disks()
     for number in range(30):
         net.step(0.008)
@@ -493,7 +496,7 @@ def test_two_who_send_together_are_both_quick(where: tuple[str, str]) -> None:
 
 
 def test_leases_hold_at_any_pace() -> None:
-    """Rests are part of the rotation that a lease is renewed by."""
+    """Rests are part of the rotation that renews a lease."""
     net = Disks("abcde")
     for number in range(400):
         net.step(0.001 * (number % 40))

@@ -1,8 +1,7 @@
-"""What went wrong in other implementations, one test each, by the numbers of
-docs/reference/pitfalls.md.
+"""Mistakes of other implementations, one test each, by their numbers in docs/reference/pitfalls.md.
 
-Pitfalls that whole-network tests elsewhere cover, and those that cannot happen by construction, are
-named there.
+That page names the pitfalls covered by whole-network tests elsewhere, and those that are impossible
+by construction.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def agree(net: Net, *names: str) -> list[bytes]:
 
 
 def aborting(net: Net, times: int) -> list[int]:
-    """Lose the regular tokens of the next `times` rings that are under way."""
+    """Lose the regular tokens of the next `times` forming rings."""
     lost: list[int] = []
 
     def drop(source: str, _to: str, frame: bytes) -> bool:
@@ -51,7 +50,7 @@ def test_2_3_4_11_aborted_recoveries_lose_nothing_and_repeat_no_ring(times: int)
     net = Net("abcd")
     net.settle("abcd")
     rings = [net.nodes["a"].ring]
-    # d's frames reach a only; then d dies: b and c must get them in the recovery.
+    # d's frames reach only a; then d dies: b and c must get them in the recovery.
     net.drop = lambda s, t, f: s == "d" and f[1] == FrameKind.DATA and t in "bc"
     net.submit("d", b"from d", Guarantee.AGREED)
     net.run(0.002, lambda: net.payloads("a") == [b"from d"])
@@ -109,7 +108,7 @@ def test_5_6_7_37_stray_tokens_change_nothing() -> None:
     assert net.count("token_again") > 0
 
 
-def test_7_a_token_from_another_than_the_predecessor_is_refused() -> None:
+def test_7_a_token_not_from_the_predecessor_is_refused() -> None:
     net = Net("abc")
     taken: list[bytes] = []
 
@@ -143,7 +142,7 @@ def test_9_a_gap_of_many_frames_closes() -> None:
 def test_10_15_a_deep_backlog_is_recovered_and_freed() -> None:
     net = Net("abc", config=RingConfig(frame_bytes_max=1024, store_frames_max=1024))
     net.settle("abc")
-    # One frame never reaches c, so nothing after it becomes stable.
+    # One frame never reaches c, so no later frame becomes stable.
     net.drop = lambda _s, to, f: to == "c" and b"needle" in f
     net.submit("a", b"needle", Guarantee.AGREED)
     for i in range(799):
@@ -182,9 +181,9 @@ def test_13_a_full_frame_survives_wrapping(less: int) -> None:
 
 
 @pytest.mark.parametrize("sender_dies", [True, False])
-def test_14_holes_at_the_end_of_a_ring(sender_dies: bool) -> None:
-    """A frame that none of the survivors holds: what its failed sender sent after it is dropped by
-    all alike; what survivors sent is delivered, after the transitional configuration."""
+def test_14_gaps_at_the_end_of_a_ring(sender_dies: bool) -> None:
+    """No survivor holds one frame: all drop what its failed sender sent after it, and deliver what
+    survivors sent after the transitional configuration."""
     net = Net("abc")
     net.settle("abc")
     lost: list[bytes] = []
@@ -196,7 +195,7 @@ def test_14_holes_at_the_end_of_a_ring(sender_dies: bool) -> None:
         return False
 
     net.drop = drop
-    # The first and its followers are separate frames, as their guarantees differ.
+    # The first frame and its followers are separate, as their guarantees differ.
     net.submit("b", b"first", Guarantee.AGREED)
     net.submit("b", b"second")
     net.submit("c", b"mine", Guarantee.AGREED)
@@ -281,7 +280,7 @@ def test_25_duplicate_commit_tokens_start_one_ring_once() -> None:
                 first.append(str(token.ring))
         return False
 
-    first: list[str] = []  # nothing is lost here, so none is sent again
+    first: list[str] = []  # nothing is lost here, so none is retransmitted
     net.drop = spy
     for name in "abc":
         net.boot(name)
@@ -294,7 +293,7 @@ def test_25_duplicate_commit_tokens_start_one_ring_once() -> None:
     assert max(hops) - min(hops) < 4  # one token, not two
 
 
-def test_26_a_frame_lost_while_idle_is_back_in_milliseconds() -> None:
+def test_26_a_frame_lost_while_idle_is_resent_in_milliseconds() -> None:
     net = Net("abc")
     net.settle("abc")
     for i in range(10):
@@ -311,7 +310,7 @@ def test_26_a_frame_lost_while_idle_is_back_in_milliseconds() -> None:
         net.submit("a", b"%d" % i)
         start = net.now
         net.run(0.2, lambda: net.payloads("b")[-1:] == [b"%d" % i])  # noqa: B023
-        assert net.now - start < 0.03  # a rotation each
+        assert net.now - start < 0.03  # one rotation each
 
 
 def test_27_a_token_that_overtakes_data_causes_no_retransmission() -> None:

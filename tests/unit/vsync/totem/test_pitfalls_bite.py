@@ -1,7 +1,7 @@
-"""Each pitfall's test fails on a ring that has the mistake: put in, seen, taken out again.
+"""Each mistake, put into the core, fails its pitfall's test.
 
-`BITES` names, for a pitfall, the mistake as a small patch of the core, and the test that must not
-pass with it.  A pitfall without a line here has a reason in docs/reference/pitfalls.md.
+`BITES` gives, for a pitfall, the mistake as a small patch of the core, and the test that must fail
+with it. For a pitfall without an entry, docs/reference/pitfalls.md has the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.unit.vsync.wire import test_codec as codec_tests
 
 
 class Bite(NamedTuple):
-    """One mistake of another implementation, and the test that stands against it here."""
+    """One mistake of another implementation, and the test here that catches it."""
 
     pitfall: int
     mistake: Callable[[], Patches]
@@ -37,7 +37,7 @@ class Bite(NamedTuple):
 
 
 def every(test: Callable[..., None]) -> Callable[[], None]:
-    """The test with all its parameters."""
+    """Run a parametrized test with all its parameters."""
     (mark,) = test.pytestmark  # type: ignore[attr-defined]
 
     def run() -> None:
@@ -51,9 +51,9 @@ BITES = (
     Bite(
         1,
         by_hand.old_incarnation_stays,
-        views.test_1_a_representative_that_restarts_is_in_the_next_ring_at_once,
+        views.test_1_a_restarted_representative_is_in_the_next_ring_at_once,
     ),
-    Bite(2, mistakes.token_in_gather_is_used, views.test_2_a_regular_token_in_gather_is_not_used),
+    Bite(2, mistakes.token_in_gather_is_used, views.test_2_a_regular_token_is_not_used_in_gather),
     Bite(
         3, by_hand.any_commit_token, views.test_3_the_commit_token_of_an_aborted_attempt_is_refused
     ),
@@ -61,7 +61,7 @@ BITES = (
     Bite(
         4,
         mistakes.old_state_is_saved_again,
-        lambda: views.test_4_who_comes_along_is_the_same_after_several_attempts(2),
+        lambda: views.test_4_the_transitional_members_stay_the_same_after_several_attempts(2),
     ),
     Bite(5, mistakes.last_aru_is_overwritten, pitfalls.test_5_6_7_37_stray_tokens_change_nothing),
     Bite(6, mistakes.loss_timer_is_armed, pitfalls.test_5_6_7_37_stray_tokens_change_nothing),
@@ -71,15 +71,17 @@ BITES = (
     Bite(
         7,
         mistakes.any_sender_of_tokens,
-        pitfalls.test_7_a_token_from_another_than_the_predecessor_is_refused,
+        pitfalls.test_7_a_token_not_from_the_predecessor_is_refused,
     ),
-    Bite(8, mistakes.asks_up_to_what_it_received, nodes.test_the_lost_tail_of_a_burst_is_asked_for),
+    Bite(8, mistakes.asks_up_to_what_it_received, nodes.test_the_lost_tail_of_a_burst_is_requested),
     Bite(
         9,
         mistakes.aru_stops_at_64,
-        ordering.test_the_window_advances_over_any_gap_and_names_what_is_missing,
+        ordering.test_the_window_advances_over_any_gap_and_names_missing_frames,
     ),
-    Bite(10, mistakes.small_recovery_store, views.test_10_a_recovery_as_large_as_the_store_ends),
+    Bite(
+        10, mistakes.small_recovery_store, views.test_10_a_recovery_as_large_as_the_store_terminates
+    ),
     Bite(
         11,
         mistakes.flag_stays_up,
@@ -105,8 +107,8 @@ BITES = (
         mistakes.no_room_for_the_wrapping,
         lambda: pitfalls.test_13_a_full_frame_survives_wrapping(0),
     ),
-    Bite(14, by_hand.holes_ignored, lambda: pitfalls.test_14_holes_at_the_end_of_a_ring(True)),
-    Bite(14, by_hand.data_in_commit, views.test_a_frame_that_comes_in_commit_is_not_taken),
+    Bite(14, by_hand.holes_ignored, lambda: pitfalls.test_14_gaps_at_the_end_of_a_ring(True)),
+    Bite(14, by_hand.data_in_commit, views.test_a_frame_that_arrives_in_commit_is_not_taken),
     Bite(
         15,
         mistakes.recovered_frames_are_freed_at_once,
@@ -115,12 +117,12 @@ BITES = (
     Bite(
         17,
         by_hand.fragments_survive,
-        ordering.test_17_a_half_sent_payload_starts_again_and_half_received_ones_are_forgotten,
+        ordering.test_17_a_half_sent_payload_restarts_and_received_halves_are_dropped,
     ),
     Bite(
         18,
         mistakes.buffers_are_switched_early,
-        views.test_18_a_payload_completed_by_the_recovery_is_whole_and_before_the_view,
+        views.test_18_a_payload_completed_in_recovery_is_whole_and_before_the_view,
     ),
     Bite(
         19,
@@ -150,7 +152,7 @@ BITES = (
     Bite(
         26,
         mistakes.holds_although_frames_are_lost,
-        pitfalls.test_26_a_frame_lost_while_idle_is_back_in_milliseconds,
+        pitfalls.test_26_a_frame_lost_while_idle_is_resent_in_milliseconds,
     ),
     Bite(
         27,
@@ -175,7 +177,7 @@ BITES = (
     Bite(
         32,
         mistakes.numbers_of_32_bits,
-        every(codec_tests.test_what_is_written_is_read_back),
+        every(codec_tests.test_frames_round_trip),
         StructError,
     ),
     Bite(33, mistakes.lengths_are_trusted, every(codec_tests.test_join_shapes), ValueError),
@@ -196,6 +198,6 @@ def broken(mistake: Callable[[], Patches]) -> Iterator[None]:
 
 @pytest.mark.turns(13)
 @pytest.mark.parametrize("bite", BITES, ids=lambda b: f"{b.pitfall}-{b.mistake.__name__}")
-def test_the_mistake_is_seen(bite: Bite) -> None:
+def test_a_mistake_fails_its_test(bite: Bite) -> None:
     with broken(bite.mistake), pytest.raises(bite.error):
         bite.test()

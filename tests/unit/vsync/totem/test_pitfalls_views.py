@@ -1,7 +1,7 @@
-"""Pitfalls of view changes, one test each; the numbers are those of docs/reference/pitfalls.md.
+"""Pitfalls of view changes, one test each, by their numbers in docs/reference/pitfalls.md.
 
-Each story is short and aims at one mistake; `test_vsync_pitfalls_bite` makes the mistakes, and sees
-these tests fail.
+Each story is short and aims at one mistake; `test_pitfalls_bite.py` makes the mistakes and expects
+these tests to fail.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def ring_of(net: Net, name: str) -> Ring:
 
 
 def parted(net: Net, phase: Phase, name: str = "b") -> None:
-    """Let c go silently, and run until `name` is in `phase` on the way to the ring without it."""
+    """Let c go silently, and run until `name` is in `phase` on the way to the ring without c."""
     net.crash("c")
     net.run(8.0, lambda: net.nodes[name].phase is phase)
 
 
-def test_1_a_representative_that_restarts_is_in_the_next_ring_at_once() -> None:
-    """Its new incarnation must not be taken for the old one, nor wait until that one is failed."""
+def test_1_a_restarted_representative_is_in_the_next_ring_at_once() -> None:
+    """The new incarnation must not be taken for the old one, nor wait until that one is failed."""
     net = Net("abc")
     net.settle("abc")
     rings = {ring_of(net, "b").id}
@@ -46,7 +46,7 @@ def test_1_a_representative_that_restarts_is_in_the_next_ring_at_once() -> None:
     assert len(rings) == 6
 
 
-def test_1_rings_of_a_cluster_that_started_anew_are_other_rings() -> None:
+def test_1_rings_of_a_cluster_started_anew_have_other_ids() -> None:
     net = Net("abc")
     net.settle("abc")
     before = ring_of(net, "b").id
@@ -57,8 +57,8 @@ def test_1_rings_of_a_cluster_that_started_anew_are_other_rings() -> None:
     assert ring_of(net, "b").id != before
 
 
-def test_2_a_regular_token_in_gather_is_not_used() -> None:
-    """Even the right ring's next token: who gathers has given that ring up."""
+def test_2_a_regular_token_is_not_used_in_gather() -> None:
+    """Even the right ring's next token: a member in gather has given that ring up."""
     net = Net("abc")
     held: list[bytes] = []
 
@@ -81,7 +81,7 @@ def test_2_a_regular_token_in_gather_is_not_used() -> None:
 
 
 def test_3_the_commit_token_of_an_aborted_attempt_is_refused() -> None:
-    """What was committed to once is never committed to again, and rings only rise."""
+    """A member never commits twice to the same ring, and ring numbers only rise."""
     net = Net("abc")
     net.settle("abc")
     commits: list[bytes] = []
@@ -124,7 +124,7 @@ def test_3_a_commit_token_for_other_members_is_refused() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_4_who_comes_along_is_the_same_after_several_attempts(times: int) -> None:
+def test_4_the_transitional_members_stay_the_same_after_several_attempts(times: int) -> None:
     net = Net("abcd")
     net.settle("abcd")
     first = ring_of(net, "a").id
@@ -137,9 +137,9 @@ def test_4_who_comes_along_is_the_same_after_several_attempts(times: int) -> Non
         assert ([m.name for m in moved.members], moved.ring) == (["a", "b", "c"], first)
 
 
-def test_a_frame_that_comes_in_commit_is_not_taken() -> None:
-    """What I hold stands in the commit token already: with one frame more I would deliver what
-    those who come along with me do not even look for (Spread, fixed again in 2018)."""
+def test_a_frame_that_arrives_in_commit_is_not_taken() -> None:
+    """My frames are already listed in the commit token. With one more frame I would deliver what
+    the members that come along do not even look for (Spread, fixed again in 2018)."""
     net = Net("abc")
     net.settle("abc")
     late: list[bytes] = []
@@ -158,11 +158,11 @@ def test_a_frame_that_comes_in_commit_is_not_taken() -> None:
     assert agree(net, "a", "b") == []
 
 
-def test_10_a_recovery_as_large_as_the_store_ends() -> None:
+def test_10_a_recovery_as_large_as_the_store_terminates() -> None:
     config = RingConfig(frame_bytes_max=1024, store_frames_max=256)
     net = Net("abc", config=config)
     net.settle("abc")
-    # One frame never reaches c, so nothing after it becomes stable.
+    # One frame never reaches c, so no later frame becomes stable.
     net.drop = lambda _s, to, f: to == "c" and b"needle" in f
     net.submit("a", b"needle", Guarantee.AGREED)
     for i in range(299):
@@ -194,7 +194,7 @@ def test_15_recovered_frames_are_kept_until_all_have_them() -> None:
 
     net.drop = drop
     for i in range(30):
-        net.submit("a", b"%d" % i, (Guarantee.AGREED, Guarantee.SAFE)[i % 2])  # a frame each
+        net.submit("a", b"%d" % i, (Guarantee.AGREED, Guarantee.SAFE)[i % 2])  # one frame each
         net.run(0.002)
     net.crash("c")
     net.settle("ab", within=15.0)
@@ -202,8 +202,9 @@ def test_15_recovered_frames_are_kept_until_all_have_them() -> None:
     assert len(agree(net, "a", "b")) == 30
 
 
-def test_18_a_payload_completed_by_the_recovery_is_whole_and_before_the_view() -> None:
-    """Pieces of the regular configuration and pieces found in the recovery are one payload."""
+def test_18_a_payload_completed_in_recovery_is_whole_and_before_the_view() -> None:
+    """Fragments delivered in the regular configuration and fragments found in recovery form
+    one payload."""
     net = Net("abc", config=RingConfig(frame_bytes_max=1024, message_bytes_max=1 << 20))
     net.settle("abc")
     big = bytes(range(256)) * 40
@@ -253,7 +254,8 @@ def test_31_unequal_members_and_a_recovery_with_losses_settle(seed: int) -> None
 
 
 def test_37_a_token_of_another_ring_changes_nothing() -> None:
-    """A larger aru, a later hop, and from my predecessor: only the ring's id differs."""
+    """It has a larger aru and a later hop and comes from my predecessor: only the ring's
+    id differs."""
     net = Net("abc")
     net.settle("abc")
     net.submit("a", b"x")

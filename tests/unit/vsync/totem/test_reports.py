@@ -1,6 +1,5 @@
-"""Reports in place of rotations: who keeps the token sends at once, and the others say what they
-hold, have delivered, and have on their disks.  What is lost, late or false must prove nothing.
-"""
+"""Reports replace rotations: the keeper of the token sends at once, and the others report what they
+hold, have delivered and have on disk. Lost, late or false reports must prove nothing."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ DATA = (FrameKind.DATA, FrameKind.EARLY)
 
 
 class Watched(Disks):
-    """After each step of a member: what it takes for safe all have; what it takes for delivered by
-    all they have delivered; and so they have what any mark stands for that it sees.
+    """Checks after each step of a member that what it takes for safe is held by all, that what it
+    takes for delivered by all is, and that all have delivered what any mark it sees covers.
 
-    `live` are in the same ring; a mark is the number of what was delivered, until one falls.
+    All members are in one ring; a mark counts deliveries, until one falls.
     """
 
     def __init__(self, names: str = "abc", seed: int = 1) -> None:
@@ -51,16 +50,16 @@ class Watched(Disks):
                 assert max(output.marks.values()) <= min(self.delivered.values())
 
     def position(self, name: str, payload: bytes) -> int:
-        """The mark that stands for it there; 0: it was not delivered yet."""
+        """The mark that covers `payload` there; 0 if it is not delivered yet."""
         frames = [one.payloads for one in self.seen[name] if isinstance(one, Deliver)]
         return next((at for at, items in enumerate(frames, 1) if payload in items), 0)
 
     def keeper(self) -> str:
-        """Who keeps the token, or nobody."""
+        """The member that keeps the token, or ""."""
         return "".join(name for name, node in self.nodes.items() if phase_of(node)._kept_until)
 
     def kept_by(self, name: str) -> None:
-        """Let it send something, and wait until it keeps the token."""
+        """Let `name` send something, and wait until it keeps the token."""
         self.step(0.01)
         self.confirmed(name, 0.05)
         for _ in range(1000):
@@ -71,7 +70,7 @@ class Watched(Disks):
 
 
 def test_a_message_takes_few_hops_and_frames() -> None:
-    """Data to two, a report to all of each, what is delivered and a mark of each to one."""
+    """Data to two members, a report from each to all, its deliveries and its mark to one."""
     net = Watched()
     net.kept_by("b")
     net.kinds.clear()
@@ -87,8 +86,8 @@ def test_a_message_takes_few_hops_and_frames() -> None:
 
 
 @pytest.mark.parametrize("names", RINGS)
-def test_one_under_way_after_the_other_needs_few_rotations(names: str) -> None:
-    """Also from one keep to the next: the token that comes back finds work, and stays."""
+def test_consecutive_messages_need_few_rotations(names: str) -> None:
+    """Also from one keep to the next: the returning token finds work, and stays."""
     net = Watched(names)
     for _ in range(200):
         net.confirmed("b", 0.02)
@@ -97,8 +96,8 @@ def test_one_under_way_after_the_other_needs_few_rotations(names: str) -> None:
     assert net.count("reports_late") < 10
 
 
-def test_who_waits_for_marks_calls_whoever_keeps_the_token() -> None:
-    """Else it had to wait until the end of the keep: its window is full, and it sends no more."""
+def test_a_member_that_waits_for_marks_calls_the_keeper() -> None:
+    """Otherwise it waits until the keep ends: its window is full, and it sends no more."""
     net, rng = Watched(), random.Random(7)
     waiting: dict[bytes, float] = {}
     took: list[float] = []
@@ -121,9 +120,9 @@ def test_who_waits_for_marks_calls_whoever_keeps_the_token() -> None:
 
 
 @pytest.mark.parametrize("low", [5, 0])
-def test_a_fall_from_what_only_one_keeper_showed_is_seen_first(low: int) -> None:
-    """b shows a mark of c that a never sees; that falls, and a, which sees no fall, keeps the
-    token.  It takes two calls that are lost for both to think that it may be kept."""
+def test_a_fallen_mark_only_one_keeper_showed_is_seen_first(low: int) -> None:
+    """b shows a mark of c that a never sees; the mark falls, and a, which sees no fall, keeps the
+    token. It takes two lost calls for both to think that they may keep it."""
     net = Disks("abc", seed=1)
     net.asleep.update("abc")
     for node in net.nodes.values():
@@ -168,7 +167,7 @@ def test_a_fall_from_what_only_one_keeper_showed_is_seen_first(low: int) -> None
 
 @pytest.mark.turns(10)
 @pytest.mark.parametrize("seed", range(32))
-def test_whatever_is_lost_nobody_knows_too_much(seed: int) -> None:
+def test_with_any_loss_no_member_takes_too_much_for_safe(seed: int) -> None:
     names, share = RINGS[seed % 4], (0.0, 0.02, 0.2, 0.5)[seed // 4 % 4]
     net, rng = Watched(names, seed), random.Random(seed)
     counted = net.drop
@@ -188,14 +187,14 @@ def test_whatever_is_lost_nobody_knows_too_much(seed: int) -> None:
     assert len({tuple(net.payloads(name)) for name in names}) == 1
     assert net.settled(names)
     assert all(net.marks(name) == net.delivered for name in names)
-    # Where two members send, who waits for marks calls who keeps the token: few are early then.
+    # Where two members send, one that waits for marks calls the keeper, so few frames are early.
     assert net.count("sent_early") > (25 if share == 0.0 else 5)
 
 
 @pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", range(40))
-def test_a_fall_of_a_mark_is_seen_before_what_its_member_sends_then(seed: int) -> None:
-    """Whoever keeps the token, and whatever the others report meanwhile."""
+def test_a_fallen_mark_is_seen_before_what_its_member_sends_next(seed: int) -> None:
+    """Whichever member keeps the token, and whatever the others report meanwhile."""
     names = RINGS[seed % 4]
     net, rng = Disks(names, seed), random.Random(seed)
     net.commit_s = dict.fromkeys(names, 0.0006)
@@ -204,7 +203,7 @@ def test_a_fall_of_a_mark_is_seen_before_what_its_member_sends_then(seed: int) -
             if rng.random() < 0.5:
                 net.submit(rng.choice((fallen, names[number % 2])), b"x", urgent=number % 4 > 0)
             net.step(rng.choice((1, 2, 4, 8)) * STEP_S)
-        net.asleep.add(fallen)  # its store is replaced, and nothing is on the new disk yet
+        net.asleep.add(fallen)  # its store is replaced, and the new disk is still empty
         net.commits = [one for one in net.commits if one[1] != fallen]
         net.nodes[fallen].set_mark(1, net.now)
         net.submit(fallen, b"fell " + fallen.encode())
@@ -223,8 +222,9 @@ def test_a_fall_of_a_mark_is_seen_before_what_its_member_sends_then(seed: int) -
 
 @pytest.mark.parametrize("dead", "abc")
 @pytest.mark.parametrize("step", range(0, 24, 2))
-def test_who_dies_at_any_step_leaves_agreement_behind(dead: str, step: int) -> None:
-    """What the dead one had shown to be durable the others delivered before their view ended."""
+def test_a_member_that_dies_at_any_step_leaves_agreement_behind(dead: str, step: int) -> None:
+    """The others delivered before their view ended whatever the dead member had shown to
+    be durable."""
     net = Watched(seed=step)
     net.kept_by("b")
     net.step(0.0007)
@@ -246,13 +246,13 @@ def test_who_dies_at_any_step_leaves_agreement_behind(dead: str, step: int) -> N
 
 
 @pytest.mark.parametrize("lost", [("b", "a", 10), ("b", "c", 10), ("a", "b", 11), ("c", "a", 11)])
-def test_what_is_lost_costs_a_rest(lost: tuple[str, str, int]) -> None:
+def test_a_lost_frame_or_report_costs_a_rest(lost: tuple[str, str, int]) -> None:
     net = Watched()
     net.drop = lambda source, to, frame: (source, to, frame[1]) == lost
     for _ in range(20):
         net.step(0.008)
         assert net.confirmed("b", 0.05) < 0.006 + REST_S
-    if lost[1:] != ("a", 11):  # of that one it needs nothing
+    if lost[1:] != ("a", 11):  # it needs nothing from that one
         assert net.count("reports_late") > 5
 
 
@@ -270,8 +270,8 @@ def test_a_stuck_disk_delays_nothing(slow: str) -> None:
 
 @pytest.mark.parametrize("other", "ac")
 @pytest.mark.parametrize("moment", range(0, 12, 2))
-def test_whoever_has_urgent_work_meanwhile_calls_the_keeper(other: str, moment: int) -> None:
-    """Before the first frame comes, while reports are under way, and after."""
+def test_urgent_work_elsewhere_calls_the_keeper(other: str, moment: int) -> None:
+    """Before the first frame arrives, while reports are under way, and after them."""
     net = Watched(seed=moment)
     for _ in range(10):
         net.kept_by("b")
@@ -286,7 +286,7 @@ def test_whoever_has_urgent_work_meanwhile_calls_the_keeper(other: str, moment: 
         assert net.count("token_called") > before
 
 
-def test_much_at_once_goes_with_the_token() -> None:
+def test_a_large_burst_goes_with_the_token() -> None:
     net = Watched()
     net.kept_by("b")
     for _ in range(FRAMES_MAX + 2):
@@ -297,8 +297,8 @@ def test_much_at_once_goes_with_the_token() -> None:
     net.until_delivered("abc", FRAMES_MAX + 3)
 
 
-def test_who_keeps_the_token_passes_it_on_in_time() -> None:
-    """However often it sends: leases are renewed by it."""
+def test_the_keeper_passes_the_token_on_in_time() -> None:
+    """However often it sends: the token renews the leases."""
     net = Watched()
     net.kept_by("b")
     last = net.now
@@ -316,7 +316,7 @@ def test_who_keeps_the_token_passes_it_on_in_time() -> None:
 # -- reports that prove nothing --------------------------------------------------------------
 
 
-def test_a_report_of_another_visit_of_the_token_is_not_used() -> None:
+def test_a_report_of_another_visit_is_not_used() -> None:
     """A mark may have fallen since."""
     net = Watched()
     net.kept_by("b")
@@ -372,7 +372,7 @@ def report(**fields: int) -> Report:
     return Report(NO_RING, **values)
 
 
-def test_all_have_to_report() -> None:
+def test_all_members_must_report() -> None:
     """At the keeper, index 0 of three."""
     reports = Reports(3, 0)
     reports.begin(4, 3)
@@ -389,7 +389,7 @@ def test_all_have_to_report() -> None:
     assert reports.marks((1, 9, 1), 5) == (1, 9, 7)
 
 
-def test_reports_that_come_in_another_order_say_the_same() -> None:
+def test_reports_in_any_order_say_the_same() -> None:
     said = [report(), report(safe=5), report(safe=5, mark=9, covers=5), report(held=6, safe=5)]
     results = set()
     for seed in range(20):
@@ -423,7 +423,7 @@ def test_a_report_counts_for_one_hop_of_the_token() -> None:
     assert not reports.under_way
 
 
-def test_what_is_early_counts_without_a_gap_before_it() -> None:
+def test_early_frames_count_up_to_the_first_gap() -> None:
     reports = Reports(3, 1)
     reports.begin(4)
     for seq in (6, 4, 7):
@@ -434,7 +434,7 @@ def test_what_is_early_counts_without_a_gap_before_it() -> None:
     assert (reports.under_way, reports.upto) == (True, 6)
 
 
-def test_an_own_mark_waits_for_all() -> None:
+def test_an_own_mark_waits_until_all_have_delivered() -> None:
     own = OwnMark(3, 3)
     own.set(5, 10)
     own.set(6, 10)
@@ -445,13 +445,13 @@ def test_an_own_mark_waits_for_all() -> None:
     assert own.fell
     assert own.shown(12, 8) == 0
     assert own.shown(13, 8) == 2
-    own.visited()  # all see it until the next visit
+    own.visited()  # all see it by the next visit
     assert (own.fell, own.shown(13, 4)) == (True, 2)
     own.visited()
     assert own.shown(13, 4) == 4  # by a report
 
 
-def test_sends_of_a_turn_come_before_what_it_delivers() -> None:
+def test_a_turn_sends_before_it_delivers() -> None:
     net = Watched()
     net.kept_by("b")
     net.checks = 0

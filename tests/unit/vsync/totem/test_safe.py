@@ -1,4 +1,4 @@
-"""What a member takes for safe all members have, whatever is lost; and who knows it first."""
+"""A frame a member takes for safe is held by all, whatever is lost; and who knows it first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ring_of(node: Node) -> Ring:
 
 
 class Checked(Net):
-    """After each step of a member, all members have what it takes for safe."""
+    """Checks after each step of a member that all have what it takes for safe."""
 
     checks = 0
 
@@ -36,7 +36,7 @@ class Checked(Net):
 
 @pytest.mark.turns(10)
 @pytest.mark.parametrize("seed", range(40))
-def test_all_have_what_anybody_takes_for_safe(seed: int) -> None:
+def test_all_have_what_any_member_takes_for_safe(seed: int) -> None:
     names = ("ab", "abc", "abcd", "abcde")[seed % 4]
     rng = random.Random(seed)
     net = Checked(names, seed, CONFIG)
@@ -59,7 +59,7 @@ def test_all_have_what_anybody_takes_for_safe(seed: int) -> None:
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcde"])
-def test_the_last_one_that_the_token_comes_to_knows_it_a_hop_before_the_sender(names: str) -> None:
+def test_the_tokens_last_stop_knows_it_a_hop_before_the_sender(names: str) -> None:
     net = Net(names)
     net.settle(names)
     net.run(0.5)

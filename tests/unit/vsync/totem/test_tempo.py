@@ -14,13 +14,13 @@ CONFIG = RingConfig()
 
 
 def gone(net: Net, name: str) -> list[str]:
-    """Why members are gone, as `name` tells it."""
+    """Why members are gone, as noted by `name`."""
     notes = [o for o in net.seen[name] if isinstance(o, Note) and o.code == "gone"]
     return [f"{note.fields['member']}: {note.fields['why']}" for note in notes]
 
 
 def replying(net: Net, seconds: float) -> float:
-    """The share of some time in which all members may act."""
+    """The share of `seconds` in which all members may act."""
     held = 0
     for _ in range(100):
         net.run(seconds / 100)
@@ -34,13 +34,13 @@ def slow(net: Net, rotation_s: float) -> None:
 
 
 def keep(net: Net) -> None:
-    """As the shell does: what each member wants goes to its disk."""
+    """As the shell does: write the lease that each member wants to its disk."""
     for node in net.nodes.values():
         node.tempo.keep(node.tempo.wanted_ms)
 
 
-def test_a_ring_that_is_slow_for_long_replies_all_the_same() -> None:
-    """With the lease of a fast ring nobody would ever reply on a ring that takes 240 ms."""
+def test_a_ring_that_is_slow_for_long_still_replies() -> None:
+    """With a fast ring's lease, no member of a ring that takes 240 ms would ever reply."""
     net = Net("abc")
     net.settle("abc")
     slow(net, 0.24)
@@ -54,7 +54,7 @@ def test_a_ring_that_is_slow_for_long_replies_all_the_same() -> None:
     assert len(net.views("a")) == 1
 
 
-def test_one_member_without_the_longer_lease_on_its_disk_keeps_it_short() -> None:
+def test_one_disk_without_the_longer_lease_keeps_it_short() -> None:
     net = Net("abc")
     net.settle("abc")
     slow(net, 0.24)
@@ -77,8 +77,8 @@ def test_the_lease_is_short_again_when_the_ring_is_fast_again() -> None:
     assert {node.lease.seconds for node in net.nodes.values()} == {CONFIG.lease_ms / 1000}
 
 
-def test_a_member_that_stands_still_for_a_moment_changes_nothing() -> None:
-    """300 ms, ten times: no view, and no longer lease, which would delay every takeover."""
+def test_a_brief_stall_of_a_member_changes_nothing() -> None:
+    """300 ms, ten times: no view change, and no longer lease, which would delay every takeover."""
     net = Net("abc")
     net.settle("abc")
     views = len(net.views("a"))
@@ -92,7 +92,7 @@ def test_a_member_that_stands_still_for_a_moment_changes_nothing() -> None:
     assert {node.lease.seconds for node in net.nodes.values()} == {CONFIG.lease_ms / 1000}
 
 
-def test_who_was_suspected_falsely_is_given_twice_the_time() -> None:
+def test_a_falsely_suspected_member_gets_twice_the_time() -> None:
     net = Net("abc")
     net.settle("abc")
     for _ in range(2):
@@ -110,8 +110,8 @@ def test_who_was_suspected_falsely_is_given_twice_the_time() -> None:
     assert len(net.views("a")) == views
 
 
-def test_a_killed_member_is_out_at_once_on_a_slow_ring_too() -> None:
-    """Evidence of death is fast, whatever the ring thinks of silence."""
+def test_a_killed_member_is_out_at_once_even_on_a_slow_ring() -> None:
+    """Evidence of death is fast, whatever the ring makes of silence."""
     net = Net("abc")
     net.settle("abc")
     for node in net.nodes.values():
@@ -124,10 +124,10 @@ def test_a_killed_member_is_out_at_once_on_a_slow_ring_too() -> None:
 
 
 @pytest.mark.parametrize("refused_late", [False, True])
-def test_members_that_see_a_death_differently_do_not_contradict_each_other(
+def test_members_that_see_a_death_differently_report_no_contradiction(
     refused_late: bool,
 ) -> None:
-    """The join of who found the link refused is here before the own link is."""
+    """The join of the member that found the link refused arrives before the own link is refused."""
     net = Net("abc")
     net.settle("abc")
     dead = net.nodes["b"].me.address
@@ -146,7 +146,7 @@ def test_members_that_see_a_death_differently_do_not_contradict_each_other(
         assert line.startswith("b: a gave it up; silent for ")
 
 
-def test_silence_is_told_with_its_length() -> None:
+def test_a_silent_member_is_reported_with_the_length_of_its_silence() -> None:
     net = Net("abc")
     net.settle("abc")
     net.crash("b")
@@ -156,7 +156,7 @@ def test_silence_is_told_with_its_length() -> None:
     assert 600 <= int(line.split()[3]) <= 1600
 
 
-def test_leaving_and_starting_again_are_told() -> None:
+def test_a_leave_and_a_restart_are_reported_as_such() -> None:
     net = Net("abc")
     net.settle("abc")
     net.nodes["b"].leave(net.now)
@@ -169,7 +169,7 @@ def test_leaving_and_starting_again_are_told() -> None:
     assert gone(net, "a")[1:] == ["c: it was started again"]
 
 
-def test_what_the_disk_should_hold_grows_in_steps_that_double() -> None:
+def test_the_wanted_lease_grows_in_doubling_steps() -> None:
     tempo = Tempo(CONFIG)
     seen = []
     for step in range(200):
@@ -182,7 +182,7 @@ def test_what_the_disk_should_hold_grows_in_steps_that_double() -> None:
 
 
 @pytest.mark.parametrize("calm_s", [2 * WINDOW_S, 20 * WINDOW_S])
-def test_what_was_measured_is_forgotten(calm_s: float) -> None:
+def test_measurements_are_forgotten(calm_s: float) -> None:
     tempo = Tempo(CONFIG)
     for step in range(20):
         tempo.rotation(0.5, now=0.5 * step)

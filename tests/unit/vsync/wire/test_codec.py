@@ -1,4 +1,4 @@
-"""Bytes both ways: what is written is read back, and nothing else gets through."""
+"""Bytes both ways: every frame round-trips, and nothing else gets through."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ MESSAGES: list[Message] = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
-def test_what_is_written_is_read_back(message: Message) -> None:
+def test_frames_round_trip(message: Message) -> None:
     frame = codec().encode(message)
     reader = codec(B)
-    for _ in range(2):  # the second time from the memos
+    for _ in range(2):  # the second time from the caches
         envelope = reader.open(frame)
         assert envelope.sender == A
         assert reader.decode(frame, envelope) == message
 
 
 def seal(frame: bytes) -> bytes:
-    """Make the checksum right again, so that what lies behind it is looked at."""
+    """Recompute the checksum, so that the decoder looks at the fields behind it."""
     start = 24 + frame[22] + frame[23] if len(frame) > 23 else len(frame)
     return frame[:2] + pack("<I", checksum(frame, start)) + frame[6:]
 
@@ -107,7 +107,7 @@ def refuse(frame: bytes, code: str) -> None:
     assert caught.value.code == code
 
 
-def test_the_envelope_is_checked_before_anything_else() -> None:
+def test_the_envelope_is_checked_first() -> None:
     frame = codec().encode(Wake(RING))
     refuse(frame[:23], "frame_short")
     refuse(frame[:25], "frame_short")
@@ -125,7 +125,7 @@ def test_the_envelope_is_checked_before_anything_else() -> None:
         codec(A._replace(name="\0"))
 
 
-def test_a_damaged_frame_is_dropped_whatever_was_hit() -> None:
+def test_a_damaged_frame_is_dropped_whichever_byte_is_hit() -> None:
     for message in MESSAGES:
         frame = codec().encode(message)
         for at in range(len(frame)):
@@ -146,7 +146,7 @@ def test_token_fields_and_lengths() -> None:
     refuse(writer.encode(good._replace(marks=())), "token_field")
     refuse(writer.encode(good._replace(everywhere=5)), "token_field")
     refuse(frame[: -8 * 3 - 5], "frame_short")
-    # One step on, these would not fit the token that we must send: a member each would die of it.
+    # One step later these would not fit the token that we must send: each would kill a member.
     for lying in (
         good._replace(hop=MOST + 1),
         good._replace(seq=MOST + 1),
@@ -234,7 +234,7 @@ def test_commit_shapes() -> None:
     refuse(writer.encode(commit)[:-1], "control_msgpack")
 
 
-def test_garbage_raises_nothing_and_is_counted() -> None:
+def test_garbage_never_raises_and_is_counted() -> None:
     """Pitfall 33: truncated, stretched, flipped and invented frames of every kind."""
     rng = random.Random(5)
     config = RingConfig()
@@ -261,7 +261,7 @@ def test_garbage_raises_nothing_and_is_counted() -> None:
     assert node.counters["frame_cluster"] > 100
 
 
-def test_a_frame_of_a_past_incarnation_or_of_the_own_name_is_dropped() -> None:
+def test_a_frame_of_an_old_incarnation_or_the_own_name_is_dropped() -> None:
     node = Node(B, "test", RingConfig(), random.Random(1))
     node.start(0.0)
     young = Member("a", 5, "a:1")

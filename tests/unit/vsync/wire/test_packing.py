@@ -1,7 +1,7 @@
-"""Payloads of every size: at the borders of frames and pieces, and over view changes (G2, G5).
+"""Payloads of every size: at the borders of frames and fragments, and over view changes (G2, G5).
 
-The everyday tests use frames of 1 KiB and payloads of some hundred pieces, the slow ones 64 MiB in
-frames of the default size.
+The everyday tests use frames of 1 KiB and payloads of a few hundred fragments, the slow ones 64 MiB
+in frames of the default size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMING = (Phase.GATHER, Phase.COMMIT, Phase.RECOVERY)
 
 
 def empty(net: Net, *names: str) -> bool:
-    """Nothing incomplete, nothing waiting, nothing kept."""
+    """Whether nothing is incomplete, waiting or kept."""
     rings = [net.nodes[n].membership.current for n in names]
     return all(r is not None and not len(r.window) for r in rings) and not any(
         len(net.nodes[n].delivery.assembly) or len(net.nodes[n].intake.queue) for n in names
@@ -43,8 +43,9 @@ def sent(net: Net, name: str) -> int:
 # -- sizes ------------------------------------------------------------------------------------
 
 
-def test_every_size_at_a_border_arrives_as_it_was_sent() -> None:
-    """0, 1, and one less, the same and one more than one frame, one piece, two and three pieces."""
+def test_every_size_at_a_border_arrives_as_sent() -> None:
+    """0, 1, and one byte less than, exactly, and one more than a frame, and one, two and
+    three fragments."""
     net = Net("abc", config=SMALL)
     net.settle("abc")
     ring = net.nodes["a"].membership.current
@@ -82,7 +83,7 @@ def test_the_largest_payload_arrives_and_one_byte_more_is_refused(config: RingCo
     assert empty(net, *"abc")
 
 
-def test_the_backlog_excludes_fragments_that_were_sent() -> None:
+def test_the_backlog_excludes_sent_fragments() -> None:
     queue = SendQueue(10_000, 100, 10_000)
     queue.put(bytes(5000), G)
     assert queue.backlog(1000) == 6
@@ -108,7 +109,7 @@ def test_small_payloads_share_frames() -> None:
 # -- the receiver checks everything ----------------------------------------------------------
 
 
-def test_pieces_of_odd_sizes_are_refused() -> None:
+def test_fragments_of_odd_sizes_are_refused() -> None:
     assembly = Reassembly(100)
     assert assembly.add(A, [fragment_head(1, 0, 3), b"x" * 40]) == ([], "")
     short = [fragment_head(1, 1, 3), b"x" * 39]
@@ -120,7 +121,7 @@ def test_pieces_of_odd_sizes_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("last", "taken"), [(20, True), (21, False)])
-def test_the_sum_of_the_pieces_counts(last: int, taken: bool) -> None:
+def test_the_total_size_of_the_fragments_is_limited(last: int, taken: bool) -> None:
     assembly = Reassembly(100)
     assembly.add(A, [fragment_head(1, 0, 3), b"x" * 40])
     assembly.add(A, [fragment_head(1, 1, 3), b"x" * 40])
@@ -129,8 +130,8 @@ def test_the_sum_of_the_pieces_counts(last: int, taken: bool) -> None:
     assert len(assembly) == 0
 
 
-def test_many_small_pieces_cost_what_they_hold() -> None:
-    """A million objects of one byte would cost fifty times the payload."""
+def test_small_fragments_cost_little_more_than_their_bytes() -> None:
+    """A million one-byte objects would cost fifty times the payload."""
     assembly = Reassembly(1 << 20)
     tracemalloc.start()
     try:
@@ -143,8 +144,8 @@ def test_many_small_pieces_cost_what_they_hold() -> None:
     assert held < 100_000
 
 
-def test_thousands_of_small_pieces_are_one_payload() -> None:
-    """Above a count they are joined before the end, so that each takes little more than itself."""
+def test_thousands_of_small_fragments_make_one_payload() -> None:
+    """Above a count they are joined early, so that they take little more than their bytes."""
     assembly, payload = Reassembly(1 << 20), bytes(n % 251 for n in range(3 * PIECES_APART_MAX + 1))
     count = len(payload)
     for index in range(count - 1):
@@ -167,7 +168,7 @@ def test_each_sender_has_one_payload_under_way() -> None:
 
 
 def half_way(net: Net, sender: str, payload: bytes, pieces: int) -> None:
-    """Submit, and stop when so many pieces have their place."""
+    """Submit a payload, and stop when `pieces` fragments are ordered."""
     start = sent(net, sender)
     assert net.submit(sender, payload)
     net.run(60.0, lambda: sent(net, sender) >= start + pieces)
@@ -177,7 +178,7 @@ def half_way(net: Net, sender: str, payload: bytes, pieces: int) -> None:
 @pytest.mark.parametrize("again", FORMING)
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.97])
 def test_a_payload_survives_failures_at_every_phase_whole(again: Phase, share: float) -> None:
-    """One member dies in the middle of it, another when the first survivor is in that phase."""
+    """One member dies in mid-payload, another when the first survivor is in that phase."""
     survives(SMALL, again, share)
 
 
@@ -205,7 +206,7 @@ def survives(config: RingConfig, again: Phase, share: float) -> None:
 
 @pytest.mark.parametrize("again", [Phase.OPERATIONAL, *FORMING])
 def test_a_payload_vanishes_whole_with_its_sender(again: Phase) -> None:
-    """The sender dies in the middle, in the operational ring or on the way to the next one."""
+    """The sender dies in mid-payload, in the operational ring or on the way to the next one."""
     net = Net("abcd", config=SMALL)
     net.settle("abcd")
     half_way(net, "b", random.Random(3).randbytes(1 << 18), 120)
@@ -223,7 +224,7 @@ def test_a_payload_vanishes_whole_with_its_sender(again: Phase) -> None:
     assert all(net.payloads(n) == [b"next"] for n in others)
 
 
-def test_who_joins_in_the_middle_gets_the_whole_payload() -> None:
+def test_a_member_that_joins_in_mid_payload_gets_the_whole_payload() -> None:
     net = Net("abc", config=SMALL)
     net.settle("abc")
     payload = random.Random(4).randbytes(1 << 18)
@@ -250,7 +251,7 @@ def test_a_payload_crosses_a_partition_once_on_the_senders_side() -> None:
     assert empty(net, *"abcde")
 
 
-def test_losses_in_the_middle_cost_time_only() -> None:
+def test_losses_in_mid_payload_cost_only_time() -> None:
     net = Net("abc", config=SMALL, seed=7)
     net.settle("abc")
     payload = random.Random(6).randbytes(1 << 17)

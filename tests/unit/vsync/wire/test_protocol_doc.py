@@ -44,8 +44,8 @@ def test_the_generated_blocks_are_up_to_date(page: Path) -> None:
     assert renewed(text, PAGES[page]) == text, "python -m tests.protocol_tables --write"
 
 
-def test_the_blocks_hold_every_move_and_every_default() -> None:
-    """The generator is checked too: what it draws is the code's own table."""
+def test_the_blocks_hold_every_transition_and_every_default() -> None:
+    """A check of the generator too: what it draws is the code's own table."""
     written = [r for r in rows(3) if r[0].isupper() and r[2].isupper()]
     assert written == [(p.name, r.name, after.name) for (p, r), after in MOVES.items()]
     drawn = set(re.findall(r"^    ([A-Z]+) --> ([A-Z]+):", TEXT, re.MULTILINE))
@@ -58,7 +58,7 @@ def test_the_blocks_hold_every_move_and_every_default() -> None:
     assert all(relations[r.name] == r.required for r in config.relations())
 
 
-def test_every_frame_is_in_the_table_of_frames() -> None:
+def test_every_frame_kind_is_in_the_table_of_frames() -> None:
     written = {r[0].partition(",")[0] for r in rows(5) if r[0].partition(",")[0].isupper()}
     assert written == {kind.name for kind in FrameKind}
 
@@ -67,7 +67,7 @@ def cited(cell: str) -> list[tuple[str, str]]:
     return re.findall(r"`(\w+): (test_\w+)`", cell)
 
 
-def test_all_pitfalls_have_a_test_that_exists() -> None:
+def test_all_pitfalls_cite_an_existing_test() -> None:
     found = [r for r in rows(4) if r[0].isdigit()]
     assert [int(r[0]) for r in found] == list(range(1, 38))
     for number, _, _, tests in found:
@@ -76,6 +76,6 @@ def test_all_pitfalls_have_a_test_that_exists() -> None:
         assert f"def {test}(" in SOURCES[module], f"{module}: {test} is cited and does not exist"
 
 
-def test_all_pitfalls_have_a_mistake_that_their_test_sees() -> None:
-    """But those of the groups above the ring, whose tests are in `test_vsync_cpg`."""
+def test_all_pitfalls_have_a_mistake_that_their_test_catches() -> None:
+    """Except those of the process groups, whose tests are in `cpg/test_cpg.py`."""
     assert {bite.pitfall for bite in BITES} == set(range(1, 38)) - {16, 29}

@@ -1,4 +1,4 @@
-"""The control frames of a ring at its limits are decoded, however small its frames are."""
+"""The largest control frames of a ring are decoded, however small its frames are."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MOST = (1 << 64) - 1
 
 
 def members(count: int) -> tuple[Member, ...]:
-    """With names as brokers have them: their ring address."""
+    """Members with names as brokers have them: their ring addresses."""
     names = (f"192.168.100.{number:03}:25672" for number in range(count))
     return tuple(Member(name, MOST - 1, name) for name in names)
 
 
 def largest(count: int) -> list[Message]:
-    """The largest control messages of a ring of so many members."""
+    """The largest control messages of a ring of `count` members."""
     all_of_them = members(count)
     ring = RingId(RING_SEQ_MAX, all_of_them[0].name, all_of_them[0].incarnation)
     entry = CommitEntry(ring, COUNT_MAX, COUNT_MAX, COUNT_MAX, MOST, all_of_them)
@@ -46,8 +46,9 @@ def largest(count: int) -> list[Message]:
 
 @pytest.mark.parametrize("frame_bytes_max", [1_024, RingConfig().frame_bytes_max, 1 << 20])
 @pytest.mark.parametrize("count", [RingConfig().members_max, MEMBERS_MAX])
-def test_the_largest_control_frames_are_read(frame_bytes_max: int, count: int) -> None:
-    """Also a commit token in which each member owes the frames of all: found above 40 members."""
+def test_the_largest_control_frames_are_decoded(frame_bytes_max: int, count: int) -> None:
+    """Including a commit token in which each member owes the frames of all: found above
+    40 members."""
     config = RingConfig(frame_bytes_max=frame_bytes_max, members_max=count, wanted_max=WANTED_MAX)
     me = members(count)[0]
     codec = Codec(me, "test", frame_bytes_max, settings_hash(settings_of(config)))
