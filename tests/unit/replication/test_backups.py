@@ -1,4 +1,4 @@
-"""Confirms that wait for the disks of all backups, for a time at most (G37)."""
+"""Confirms that wait for the disks of all backups, up to a time limit (G37)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAGS = {"a": 0.0, "b": 0.8, "c": 3.0}
 
 
 class Waiting:
-    """Backups by a clock of the test's own."""
+    """Backups with the test's own clock."""
 
     def __init__(self) -> None:
         self.now, self.lines = 100.0, list[str]()
@@ -33,7 +33,7 @@ def test_what_all_have_is_released_at_once() -> None:
     assert not waiting.backups.waits
 
 
-def test_what_one_lacks_waits_for_it() -> None:
+def test_a_position_one_member_lacks_waits_for_it() -> None:
     waiting = Waiting()
     assert waiting.at(0, 7, a=9, b=7, c=3) == 3
     assert waiting.backups.waits
@@ -43,15 +43,15 @@ def test_what_one_lacks_waits_for_it() -> None:
     assert waiting.lines == []
 
 
-def test_who_is_late_at_the_same_time_is_named_in_one_order_whatever_that_of_a_set_is() -> None:
-    """Seed 36799763021 of the simulator's brokers gave two traces under two hash seeds."""
+def test_members_late_at_the_same_time_are_named_in_one_order() -> None:
+    """Seed 36799763021 of the simulated brokers gave two traces under two hash seeds."""
     waiting = Waiting()
     waiting.at(0, 7, d=3, a=9, c=3, b=3)
     waiting.at(T, 20, d=3, a=20, c=3, b=3)
     assert [line.split()[8].strip(",") for line in waiting.lines] == ["b", "c", "d"]
 
 
-def test_who_lags_for_too_long_is_not_waited_for_until_it_is_near_again() -> None:
+def test_a_member_that_lags_too_long_is_skipped_until_it_is_near_again() -> None:
     waiting = Waiting()
     assert waiting.at(0, 7, a=9, b=7, c=3) == 3
     assert waiting.at(T, 20, a=20, b=20, c=3) == 20
@@ -60,21 +60,21 @@ def test_who_lags_for_too_long_is_not_waited_for_until_it_is_near_again() -> Non
         "confirms no longer wait for the disk of c, which has been behind for 1 s "
         "(--ha-backup-timeout)"
     )
-    assert waiting.at(3 * T, 40, a=40, b=40, c=20) == 40, "it took longer than that for 20"
+    assert waiting.at(3 * T, 40, a=40, b=40, c=20) == 40, "reaching 20 took too long"
     assert waiting.backups.late == {"c"}
-    assert waiting.at(0.5, 60, a=60, b=60, c=45) == 45, "and less for 40"
+    assert waiting.at(0.5, 60, a=60, b=60, c=45) == 45, "reaching 40 did not"
     assert waiting.backups.late == frozenset()
     assert waiting.lines[-1] == "confirms wait for the disk of c again"
 
 
-def test_who_is_gone_is_not_waited_for() -> None:
+def test_an_absent_member_is_not_waited_for() -> None:
     waiting = Waiting()
     assert waiting.at(0, 7, a=9, b=7, c=3) == 3
     assert waiting.at(0.1, 7, a=9, b=7) == 7
     assert not waiting.backups.waits
 
 
-def test_a_view_that_changes_makes_nobody_late() -> None:
+def test_a_view_change_makes_nobody_late() -> None:
     waiting = Waiting()
     assert waiting.at(0, 7, a=9, b=7, c=3) == 3
     assert waiting.at(5 * T, 0) == 0
@@ -84,10 +84,10 @@ def test_a_view_that_changes_makes_nobody_late() -> None:
 
 @pytest.mark.turns(7)
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_waits_for_longer_than_the_time_and_nobody_who_keeps_up_is_late(seed: int) -> None:
-    """By chance: `b` is behind by less than the time, `c` by any; each position is looked for."""
+def test_nothing_waits_past_the_limit_and_who_keeps_up_is_never_late(seed: int) -> None:
+    """At random: `b` lags by less than the limit, `c` by any time; each position is checked."""
     chance, waiting = random.Random(seed), Waiting()
-    ordered: list[float] = []  # when each position came about, the quorum has it at once
+    ordered: list[float] = []  # when each position was ordered; the quorum has it at once
     released = 0
     for _ in range(400):
         waiting.now += chance.choice((0.001, 0.01, 0.05))
@@ -105,8 +105,8 @@ def test_nothing_waits_for_longer_than_the_time_and_nobody_who_keeps_up_is_late(
         assert len(waiting.backups._since) <= Backups.STEPS + 2
 
 
-def test_a_member_releases_what_all_have_by_the_marks_of_the_ring() -> None:
-    """`a` has the option and waits for `c`; `b` has not, and goes by the majority."""
+def test_a_member_releases_what_all_marks_on_the_ring_cover() -> None:
+    """`a` has the option and waits for `c`; `b` does not and goes by the majority."""
     bus, waiting = formed(), Waiting()
     core, shell = bus.cores["a"], bus.shells["a"]
     core.backups = waiting.backups

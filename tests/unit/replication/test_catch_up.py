@@ -1,4 +1,4 @@
-"""A member that is given a state among what it kept, and one whose members disagree in a vote."""
+"""Catching up: a state taken amid held items, and members that disagree in a vote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vsync.types import Member, RingId
 
 
 def waiting() -> Bus:
-    """Three members in a primary view, of which c waits for its state and keeps what is ordered."""
+    """Three members in a primary view; c waits for its state and holds what is ordered."""
     bus = formed()
     bus.cores["a"].submit(hello())
     bus.run("a b c")
@@ -34,14 +34,14 @@ def go_on(bus: Bus, numbers: range) -> None:
 
 
 def copied(bus: Bus) -> Replica:
-    """The state of a as it is now, for c."""
+    """A copy of the state of a as it is now, for c."""
     source = bus.cores["a"].replica
     chunks = list(source.machine.snapshot())
     return Replica("c", Machine.restore("c", chunks), source.history)
 
 
-def test_a_state_from_among_what_was_kept_is_followed_by_what_comes_behind_it() -> None:
-    """What lies before it is in it already, and an item applied twice has another outcome."""
+def test_a_state_amid_held_items_is_followed_by_the_later_ones() -> None:
+    """It already contains the earlier ones, and applying an item twice changes the outcome."""
     bus = waiting()
     go_on(bus, range(1, 4))
     state = copied(bus)
@@ -54,8 +54,8 @@ def test_a_state_from_among_what_was_kept_is_followed_by_what_comes_behind_it() 
     same_everywhere(bus, "a b c")
 
 
-def test_once_what_it_kept_was_met_none_of_it_is_given_up() -> None:
-    """The tail leads past what is given up before that, and ends there: nothing leads past this."""
+def test_held_items_are_not_dropped_once_they_are_met() -> None:
+    """The tail leads past items dropped before that, and ends there: nothing leads past these."""
     kept = CatchUp(Transfer(Member("a", 1, "a:1"), 1, 0, bytes(16)), held_bytes_max=1000)
     assert kept.meet(History(order=bytes(16))) == []
     place = 1, RingId(1, "a", 1)
@@ -67,8 +67,8 @@ def test_once_what_it_kept_was_met_none_of_it_is_given_up() -> None:
     assert not kept.counters["given_up"]
 
 
-def test_who_has_met_what_it_kept_asks_for_no_other_state() -> None:
-    """The timer of an attempt that failed may be due when the tail of another one has come."""
+def test_a_member_that_has_met_its_held_items_requests_no_other_state() -> None:
+    """The timer of a failed attempt may be due after another attempt's tail has arrived."""
     bus = waiting()
     go_on(bus, range(1, 4))
     core, shell = bus.cores["c"], bus.shells["c"]
@@ -77,13 +77,13 @@ def test_who_has_met_what_it_kept_asks_for_no_other_state() -> None:
     state = copied(bus)
     go_on(bus, range(4, 7))
     core.state_received(state, counts=True)
-    assert core.transfer_donor, "what was kept is still to be applied"
+    assert core.transfer_donor, "the held items are still to be applied"
     core.transfer_failed()
     assert len(shell.transfers) == 2
 
 
 def claimed(core: Controller, *votes: tuple[str, int, Value]) -> None:
-    """These members order what they computed."""
+    """Order the claims of these members about what they computed."""
     core.replica.digests += [
         (name, DigestClaim(DIGEST, value[0], position, *value[1:]))
         for name, position, value in votes
@@ -91,8 +91,8 @@ def claimed(core: Controller, *votes: tuple[str, int, Value]) -> None:
     core._count_votes()
 
 
-def test_a_member_that_is_found_right_in_the_next_view_serves_in_it() -> None:
-    """Two of three differ; without one of them the others vote anew, and agree."""
+def test_a_member_found_right_in_the_next_view_serves_in_it() -> None:
+    """Two of three differ; without one of them the others vote again and agree."""
     bus = formed()
     core = bus.cores["a"]
     epoch, position = core.primary.epoch, 2 * DIGEST_INTERVAL
@@ -107,7 +107,8 @@ def test_a_member_that_is_found_right_in_the_next_view_serves_in_it() -> None:
 
 
 def test_a_history_that_is_set_aside_ends_its_session() -> None:
-    """G9: one of the other history may have the same number, and would go on with these blobs."""
+    """G9: a session of the other history may have the same number, and would take up
+    these blobs."""
     core = formed().cores["a"]
     core.submissions.open = False
     core.submit(hello())

@@ -1,6 +1,6 @@
 """The controller between two views: deferred work, and states that arrive late.
 
-What becomes of a cluster when views change is told in `tests/scenarios/broker`.
+`tests/scenarios/broker` shows what happens to a whole cluster when views change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vsync.types import Guarantee, RingId
 
 
 def agree(bus: Bus, names: str) -> None:
-    """Deliver what is under way, but no activation: disks and transfers are instant."""
+    """Deliver everything in flight except activations; disks and transfers are instant."""
     while bus.queue or bus.later:
         if bus.later:
             call = bus.later.pop(0)
@@ -42,8 +42,8 @@ def agree(bus: Bus, names: str) -> None:
             bus.withheld.append((sender, payload))
 
 
-def test_all_deferred_work_is_done_before_the_state_report_of_a_new_view() -> None:
-    """Scenario S1: a shell that applies in slices had reported a position of the past."""
+def test_deferred_work_is_done_before_a_new_views_state_report() -> None:
+    """Scenario S1: a shell that applies in slices had reported an old position."""
     bus = formed()
     bus.cores["b"].submit(hello())
     sender, payload = bus.queue.pop()
@@ -59,7 +59,7 @@ def test_all_deferred_work_is_done_before_the_state_report_of_a_new_view() -> No
     assert core.replica.history.chain in state
 
 
-def test_what_the_ring_has_no_room_for_goes_later_in_order(
+def test_work_a_full_ring_refused_is_sent_later_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bus = formed()
@@ -85,7 +85,7 @@ def test_what_the_ring_has_no_room_for_goes_later_in_order(
 
 
 class SlowDisk:
-    """An executor whose work needs a page first, each time."""
+    """An executor whose every piece of work first needs a page."""
 
     def __init__(self) -> None:
         self.ready, self.dropped = False, 0
@@ -104,8 +104,8 @@ class SlowDisk:
         self.dropped += 1
 
 
-def test_a_new_view_waits_for_what_waits_for_the_disk() -> None:
-    """Nothing is read on the loop; what follows the view waits behind it."""
+def test_a_new_view_waits_for_work_that_waits_for_the_disk() -> None:
+    """The loop reads nothing itself; what follows the view waits behind it."""
     bus = formed()
     core, disk = bus.cores["b"], SlowDisk()
     core.submit(hello())
@@ -128,13 +128,13 @@ def test_a_new_view_waits_for_what_waits_for_the_disk() -> None:
     assert core.replica.history.position == before + 3
     assert core.primary.ring == RingId(9, "b", 1)
     assert not core.unapplied.held_back
-    assert msgpack.packb(core.replica.history.position) in bus.queue[-1][1], "its report"
+    assert msgpack.packb(core.replica.history.position) in bus.queue[-1][1], "its state report"
 
 
-def test_what_is_ordered_while_a_read_never_returns_is_bounded_by_the_disk_watchdog() -> None:
-    """The ring goes on, so deliveries are taken however full the queue of work is: each counts for
-    what it takes, and the member leaves when they count for too much, even if nobody else makes
-    anything durable either, and no time is too long."""
+def test_a_read_that_never_returns_is_bounded_by_the_disk_watchdog() -> None:
+    """The ring goes on, so deliveries are accepted however full the work queue is. Each counts for
+    the memory it takes, and the member leaves when the sum is too large, even if nobody else makes
+    anything durable either and no time limit is exceeded."""
     bus = formed()
     core, now = bus.cores["b"], 0.0
     core.unapplied.execution._executor = SlowDisk()
@@ -163,7 +163,7 @@ def test_what_is_ordered_while_a_read_never_returns_is_bounded_by_the_disk_watch
     assert not core.unapplied.held_back
 
 
-def test_a_received_state_takes_the_place_of_one_that_waits_for_the_disk() -> None:
+def test_a_received_state_replaces_one_that_waits_for_the_disk() -> None:
     bus = formed()
     bus.change("a b")
     bus.start("c", incarnation=2)
@@ -181,9 +181,9 @@ def test_a_received_state_takes_the_place_of_one_that_waits_for_the_disk() -> No
     assert not went_on
 
 
-def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -> None:
-    """Scenario B6: an empty member got the state between the end of a view and the next one. It had
-    called itself filled, of no cluster, and was refused as a stranger."""
+def test_a_state_that_arrives_after_its_view_brings_its_cluster() -> None:
+    """Scenario B6: an empty member received the state between two views. It reported a filled store
+    of no cluster, and was refused as a stranger."""
     bus = formed()
     bus.change("a b")
     bus.start("c", incarnation=2)
@@ -202,8 +202,8 @@ def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -
     same_everywhere(bus, "a b c")
 
 
-def test_a_promise_outlives_the_state_that_takes_the_place_of_ones_own() -> None:
-    """G7: to whom it was given counts on it, whoever's state its member goes on from."""
+def test_a_promise_survives_a_received_state() -> None:
+    """G7: whoever received the promise relies on it, whichever state the member continues from."""
     bus = formed()
     bus.change("a b")
     bus.start("c", incarnation=2)
@@ -217,9 +217,9 @@ def test_a_promise_outlives_the_state_that_takes_the_place_of_ones_own() -> None
     assert core.promise.promised_epoch == 9
 
 
-def test_who_waits_long_for_a_state_gives_up_what_it_held() -> None:
-    """Memory stays bounded while a member waits under load, and nothing is lost by it: the tail
-    that it fetches leads beyond what it gave up, and no transfer begins anew."""
+def test_a_member_that_waits_long_for_a_state_drops_held_items() -> None:
+    """Its memory stays bounded under load and nothing is lost: the tail that it fetches leads past
+    the dropped items, and no transfer starts again."""
     bus = formed()
     bus.cores["a"].submit(hello())
     bus.run("a b c")
@@ -252,11 +252,11 @@ def test_who_waits_long_for_a_state_gives_up_what_it_held() -> None:
 
 
 @pytest.mark.parametrize(("owed_max", "at_once"), [(0, DRAIN), (1 << 20, 0)])
-def test_the_load_waits_for_who_catches_up_only_when_that_one_falls_back(
+def test_the_load_slows_for_a_catching_up_member_only_when_it_falls_back(
     monkeypatch: pytest.MonkeyPatch, owed_max: int, at_once: int
 ) -> None:
-    """Its tail is applied in slices, two bytes for each that is ordered meanwhile. What it owes of
-    that beyond a bound is applied before the token is passed, and no more."""
+    """Its tail is applied in slices, two bytes for each byte ordered meanwhile. Only what it owes
+    of that beyond a bound is applied before the token is passed on."""
     monkeypatch.setattr(unapplied, "OWED_MAX", owed_max)
     bus = formed()
     bus.cores["a"].submit(hello())
@@ -274,7 +274,7 @@ def test_the_load_waits_for_who_catches_up_only_when_that_one_falls_back(
     shell.tail.extend(history)
     waiting.tail_is_here()
     while waiting.replica.history.position < history[-15].last:
-        waiting.step()  # its slices: small items are next, all of one size
+        waiting.step()  # its slices: the next items are small and of one size
     before = waiting.replica.history.position
     bus.cores["a"].submit([publish(30)])
     sender, payload = bus.queue.pop(0)
@@ -288,14 +288,14 @@ def test_the_load_waits_for_who_catches_up_only_when_that_one_falls_back(
 
 
 @pytest.mark.parametrize(("items_max", "bytes_max"), [(8, 1 << 20), (512, 4096)])
-def test_who_applies_slower_than_the_ring_delivers_holds_little_and_works_it_off_evenly(
+def test_a_slow_member_holds_little_and_works_it_off_evenly(
     monkeypatch: pytest.MonkeyPatch, items_max: int, bytes_max: int
 ) -> None:
-    """Its memory stays bounded, by items and by their bytes, and no pause is long: whoever applies
-    half of a long queue at once has no time for the token."""
+    """Its memory is bounded by items and by bytes, and no pause is long: a member that applied half
+    of a long queue at once would have no time for the token."""
     monkeypatch.setattr(unapplied, "WORK_ITEMS_MAX", items_max)
     monkeypatch.setattr(unapplied, "WORK_BYTES_MAX", bytes_max)
-    monkeypatch.setattr(submissions, "UNFILLED_BLOBS_MAX", 60)  # each publish is an item here
+    monkeypatch.setattr(submissions, "UNFILLED_BLOBS_MAX", 60)  # each publish is one item here
     bus = formed()
     bus.cores["a"].submit(hello())
     bus.run("a b c")
@@ -319,7 +319,7 @@ def test_who_applies_slower_than_the_ring_delivers_holds_little_and_works_it_off
     assert core.replica.history.position == first + 59
 
 
-def test_a_cold_start_is_looked_through_in_slices_before_it_is_applied(
+def test_a_cold_start_looks_ahead_in_slices_before_it_is_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[str] = []
@@ -348,7 +348,7 @@ def test_a_cold_start_is_looked_through_in_slices_before_it_is_applied(
     assert looked == ["b", "b", "b"]
     core.step()
     assert core.replica.history.position == before.position + 1
-    # Before a new view everything is applied, as ever.
+    # As always, everything is applied before a new view.
     other = bus.cores["c"]
     other.on_output(Deliver(bus.ring, 1, activation[1], [activation[0]], Guarantee.SAFE, False))
     other.step()
@@ -358,8 +358,8 @@ def test_a_cold_start_is_looked_through_in_slices_before_it_is_applied(
     assert other.replica.history == core.replica.history
 
 
-def test_a_tick_may_come_before_what_is_submitted() -> None:
-    """G17: whatever this member orders would set all clocks back to a horizon that is behind."""
+def test_a_tick_may_come_before_submitted_work() -> None:
+    """G17: otherwise whatever this member orders would set all clocks back to an old horizon."""
     core = formed().cores["b"]
     asked: list[int] = []
     core.before_commands = lambda: asked.append(1)
@@ -369,11 +369,12 @@ def test_a_tick_may_come_before_what_is_submitted() -> None:
     assert asked == [1]
     core.replica.half_way = True
     core.submit([commands.DigestClaim(commands.DIGEST, 1, 1, b"", 1)])
-    assert asked == [1], "the clock cannot be told from the state of no position"
+    assert asked == [1], "the state at position 0 has no clock"
 
 
-def test_parts_of_a_large_message_follow_when_the_one_before_is_durable_at_a_majority() -> None:
-    """What others publish shares no larger commits with them; whose disk it is, is all the same."""
+def test_parts_of_a_large_message_follow_once_the_last_is_durable() -> None:
+    """At any majority, whichever disks those are; so others' publishes do not share larger commits
+    with them."""
     bus = formed()
     core = bus.cores["a"]
     core.submissions.pace = submissions.LargePace(0)
@@ -388,5 +389,5 @@ def test_parts_of_a_large_message_follow_when_the_one_before_is_durable_at_a_maj
     bus.run("a b c", disks=False)
     at = core.replica.history.position
     assert left_when(a=at, b=0, c=0) == 5
-    assert left_when(a=at, b=at - 1, c=0) == 5, "it is not"
+    assert left_when(a=at, b=at - 1, c=0) == 5, "the last part is not durable"
     assert left_when(a=0, b=at, c=at) == 4

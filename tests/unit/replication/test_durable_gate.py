@@ -1,4 +1,4 @@
-"""What acknowledges a change waits for its position, and leaves in order (G9)."""
+"""Acknowledgements of a change wait for its position, and leave in order (G9)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_what_waits_leaves_once_its_position_is_released() -> None:
     assert list(gate.take()) == [(5, "five")]
 
 
-def test_what_was_released_stays_released_when_what_waits_is_dropped() -> None:
+def test_a_released_position_stays_released_when_waiting_work_is_dropped() -> None:
     gate: DurableGate[str] = DurableGate()
     gate.release(4)
     gate.hold(5, "five")
@@ -33,8 +33,8 @@ def test_what_was_released_stays_released_when_what_waits_is_dropped() -> None:
     assert gate.is_open(6)
 
 
-def test_nothing_is_released_of_another_history() -> None:
-    """G9: it may have something else at positions that were released of the one before."""
+def test_nothing_of_another_history_is_released() -> None:
+    """G9: it may have other items at the positions that the previous one released."""
     gate: DurableGate[str] = DurableGate()
     gate.release(4)
     gate.hold(5, "five")
@@ -47,7 +47,7 @@ def test_nothing_is_released_of_another_history() -> None:
     assert list(gate.take()) == [(5, "another five")]
 
 
-def test_confirms_and_answers_to_durable_changes_wait_and_deliveries_do_not() -> None:
+def test_confirms_wait_for_durable_changes_and_deliveries_do_not() -> None:
     assert acknowledges_durable(Confirm(1, 1, 1, False, True))
     assert acknowledges_durable(Reply(1, 1, "queue.declare-ok", (), True))
     assert not acknowledges_durable(Reply(1, 1, "basic.qos-ok", (), False))

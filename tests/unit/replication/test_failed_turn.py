@@ -1,4 +1,4 @@
-"""Something raises in a turn of a member's work: it stops, with the reason, and replies nothing."""
+"""An exception in a turn stops the member with the reason, and it sends no reply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.stores.memory import MemoryDisk, MemoryStore
 
 
 class Rig:
-    """A member whose parts do nothing, until a test has one of them raise."""
+    """A member whose parts do nothing, until a test makes one of them raise."""
 
     def __init__(self) -> None:
         self.clients, self.host, self.controller = Mock(), Mock(), Mock()
@@ -37,7 +37,7 @@ class Rig:
         self.durable: Callable[[int], None] = device.open_writer.call_args.args[1]
 
 
-def test_a_turn_that_finds_the_store_failed_stops_the_member_and_replies_nothing() -> None:
+def test_a_failed_store_stops_the_member_without_a_reply() -> None:
     rig, error = Rig(), StoreFailed("No space left on device")
     rig.member.persister.keep = Mock(side_effect=error)  # type: ignore[method-assign]
     rig.member.turn(lambda: True)
@@ -46,7 +46,8 @@ def test_a_turn_that_finds_the_store_failed_stops_the_member_and_replies_nothing
 
 
 def test_commands_that_cannot_be_submitted_stop_the_member() -> None:
-    """They were taken from their clients already: who went on would owe an answer for ever."""
+    """They are already taken from their clients: a member that went on would owe the replies
+    for ever."""
     rig, error = Rig(), KeyError("queue")
     rig.clients.take_commands.return_value = [Mock()]
     rig.controller.submit.side_effect = error
@@ -56,7 +57,7 @@ def test_commands_that_cannot_be_submitted_stop_the_member() -> None:
 
 
 @pytest.mark.parametrize("part", ["take_commands", "effects", "flush", "throttle"])
-def test_what_raises_between_a_member_and_its_clients_stops_it(part: str) -> None:
+def test_an_exception_between_a_member_and_its_clients_stops_it(part: str) -> None:
     rig, error = Rig(), RuntimeError(part)
     rig.member.effects([Mock()])
     getattr(rig.clients, part).side_effect = error
@@ -64,7 +65,7 @@ def test_what_raises_between_a_member_and_its_clients_stops_it(part: str) -> Non
     rig.host.failed.assert_called_once_with(error)
 
 
-def test_replies_that_waited_for_the_log_stop_the_member_when_they_cannot_be_made() -> None:
+def test_replies_waiting_for_the_log_stop_the_member_if_they_fail() -> None:
     rig, error = Rig(), RuntimeError("flush")
     rig.member.effects([Mock()])
     rig.clients.flush.side_effect = error
@@ -72,16 +73,16 @@ def test_replies_that_waited_for_the_log_stop_the_member_when_they_cannot_be_mad
     rig.host.failed.assert_called_once_with(error)
 
 
-def test_what_raises_as_a_tail_comes_stops_the_member() -> None:
-    """It comes from a thread's callback, and asyncio would only log what raises there."""
+def test_an_exception_as_a_tail_arrives_stops_the_member() -> None:
+    """It comes from a thread's callback, where asyncio would only log it."""
     rig, error = Rig(), RuntimeError("a broken history")
     rig.controller.tail_is_here.side_effect = error
     rig.member.tail_is_here()
     rig.host.failed.assert_called_once_with(error)
 
 
-def test_nothing_of_a_turn_follows_what_raised_in_an_entry_within_it() -> None:
-    """Else clients would be told what the store does not have."""
+def test_an_exception_in_a_nested_entry_ends_the_turn() -> None:
+    """Otherwise clients would be told what the store does not have."""
     rig, error = Rig(), RuntimeError("a broken history")
     rig.controller.tail_is_here.side_effect = error
     rig.clients.take_commands.side_effect = rig.member.tail_is_here
@@ -90,21 +91,21 @@ def test_nothing_of_a_turn_follows_what_raised_in_an_entry_within_it() -> None:
     rig.clients.flush.assert_not_called()
 
 
-def test_a_member_that_failed_tells_its_clients_nothing_as_it_stops() -> None:
-    """What raised is lost: a reply after it would be taken for the answer to what came before."""
+def test_a_failed_member_tells_its_clients_nothing_as_it_stops() -> None:
+    """The failed reply is lost: a later reply would be taken for it."""
     rig, error = Rig(), RuntimeError("effects")
     rig.member.effects([Mock()])
     rig.clients.effects.side_effect = error
     rig.member.turn(lambda: True)
     rig.clients.effects.side_effect = None
     rig.member.effects([Mock()])
-    rig.member.reply()  # as a member that stops does
+    rig.member.reply()  # as a stopping member does
     rig.host.failed.assert_called_once_with(error)
     assert rig.clients.effects.call_count == 1
     rig.clients.flush.assert_not_called()
 
 
-def test_a_member_that_failed_promises_nothing() -> None:
+def test_a_failed_member_promises_nothing() -> None:
     rig = Rig()
     rig.controller.tail_is_here.side_effect = RuntimeError("a broken history")
     rig.member.tail_is_here()
@@ -116,7 +117,7 @@ def test_a_member_that_failed_promises_nothing() -> None:
 
 
 def test_a_commit_that_cannot_be_reported_stops_the_member() -> None:
-    """It is a callback of the store's thread, and is not reported again: confirms would wait."""
+    """The store's thread calls back only once: confirms would wait for ever."""
     rig, error = Rig(), RuntimeError("the ring")
     rig.ring.set_mark.side_effect = error
     rig.durable(7)
@@ -131,5 +132,5 @@ def test_nothing_follows_a_received_state_that_cannot_be_reported() -> None:
     rig.host.failed.assert_called_once_with(error)
     rig.controller.state_received.assert_not_called()
     rig.host.schedule.assert_not_called()
-    rig.member.tail_is_here()  # as who received the state says next
+    rig.member.tail_is_here()  # the receiver's next call
     rig.controller.tail_is_here.assert_not_called()

@@ -1,4 +1,4 @@
-"""A member and the state that it was given: when its store counts, and when a tail goes wrong."""
+"""Received states: when the new store counts, and what a failed tail does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rig:
         )  # fmt: skip
 
     def receive(self) -> int:
-        """Return the position of the state that was received."""
+        """Return the position of the received state."""
         author = Author()
         author.submit(publish(1, b"body"))
         received = MemoryStore(MemoryDisk(), replace(META, member="b"))
@@ -56,14 +56,14 @@ class Rig:
 
     @property
     def reported(self) -> int:
-        """The mark that the ring was told last."""
+        """The mark that the ring was last given."""
         return int(self.ring.set_mark.call_args.args[0])
 
 
-def test_a_received_store_without_a_vote_reports_nothing_durable_until_it_counts() -> None:
-    """What it reports counts towards confirms as soon as its member has caught up; killed before
-    the commit that lets the store vote, it would come back without one, and with it a majority of
-    those that hold what was confirmed."""
+def test_a_received_store_without_a_vote_reports_nothing_until_it_counts() -> None:
+    """Its report counts for confirms once its member has caught up. Killed before the commit that
+    gives the store a vote, it would come back without one, and with it a majority of the disks that
+    hold confirmed commands."""
     rig = Rig(OWN)
     position = rig.receive()
     assert rig.member.persister.meta.marker is Marker.JOINING
@@ -78,7 +78,7 @@ def test_a_received_store_without_a_vote_reports_nothing_durable_until_it_counts
     assert rig.reported == position
 
 
-def test_a_received_store_that_may_vote_reports_its_position_at_once() -> None:
+def test_a_received_store_with_a_vote_reports_its_position_at_once() -> None:
     own = replace(OWN, marker=Marker.DIRTY, cluster_id=META.cluster_id)
     rig = Rig(own)
     position = rig.receive()
@@ -86,9 +86,9 @@ def test_a_received_store_that_may_vote_reports_its_position_at_once() -> None:
     assert rig.reported == position
 
 
-def test_a_vote_is_handed_on_to_a_state_that_holds_all_that_was_confirmed() -> None:
-    """After a power loss one voter may have come further than the others, who went on without it:
-    what nobody else had was not confirmed, and waiting for its end may be for ever (seed 307)."""
+def test_a_vote_passes_to_a_state_that_holds_all_confirmed_commands() -> None:
+    """After a power loss one voter may be further than the others, which went on without it: what
+    only it has was not confirmed, and waiting to reach its end may last for ever (seed 307)."""
     rig = Rig(replace(OWN, marker=Marker.DIRTY, cluster_id=META.cluster_id, position=309))
     catch_up = CatchUp(Transfer(Member("a", 1, "a:1"), 10, 276, bytes(16)))
     rig.controller.holds_all_confirmed = catch_up.is_behind_all
@@ -96,8 +96,9 @@ def test_a_vote_is_handed_on_to_a_state_that_holds_all_that_was_confirmed() -> N
         assert rig.member.may_replace(History(epoch, position)) == may, (epoch, position)
 
 
-def test_the_log_knows_of_a_received_state_before_it_goes_on() -> None:
-    """What is applied behind it is recorded behind it: a reader of the log follows the chain."""
+def test_the_log_records_a_received_state_before_the_member_goes_on() -> None:
+    """Items applied after the state are recorded after it: a reader of the log follows
+    the chain."""
     rig = Rig(OWN)
     order = Mock()
     member: Any = rig.member
@@ -107,9 +108,9 @@ def test_the_log_knows_of_a_received_state_before_it_goes_on() -> None:
     assert [call[0] for call in order.mock_calls] == ["snapshot", "goes_on"]
 
 
-def test_until_a_received_store_is_in_force_nothing_is_reported_of_the_old_one() -> None:
-    """The old one may be of another history, and its member level, and counted for confirms, before
-    the disk has put the new one in its place: what it confirmed then would be on no disk of it."""
+def test_nothing_of_the_old_store_is_reported_until_the_new_is_in_force() -> None:
+    """The old store may be of another history while its member is level and counts for confirms;
+    before the disk has switched stores, a confirm would be on no disk of the new history."""
     own = replace(OWN, marker=Marker.DIRTY, cluster_id=META.cluster_id, position=4)
     rig = Rig(own)
     rig.member._on_durable(4)
@@ -123,7 +124,7 @@ def test_until_a_received_store_is_in_force_nothing_is_reported_of_the_old_one()
     assert rig.reported == position
 
 
-def test_a_tail_that_failed_is_dropped_before_it_is_asked_for_again() -> None:
+def test_a_failed_tail_is_dropped_before_it_is_requested_again() -> None:
     rig = Rig(OWN)
     rig.member.tail_failed("this member's own state is wrong")
     rig.clock.when_right.call_args.args[0]()
@@ -131,9 +132,9 @@ def test_a_tail_that_failed_is_dropped_before_it_is_asked_for_again() -> None:
     assert rig.clock.later.call_count == 1
 
 
-def test_only_the_attempt_that_failed_is_tried_again() -> None:
-    """A view changes while a member waits to try again: the timer of the attempt before took the
-    transfer from the new donor down, and began it anew."""
+def test_only_the_failed_attempt_is_retried() -> None:
+    """A view changes while a member waits to retry. (Regression: the old attempt's timer ended the
+    transfer from the new donor and started it again.)"""
     rig = Rig(OWN)
     rig.clock.when_right.side_effect = lambda call: call()
     donor = Member("a", 1, "a:1")
@@ -149,9 +150,10 @@ def test_only_the_attempt_that_failed_is_tried_again() -> None:
     rig.controller.transfer_failed.assert_called_once_with()
 
 
-def test_a_transfer_that_waits_for_the_clock_is_not_the_one_that_failed() -> None:
-    """Another one is ordered, and waits until this member's clock is known to be right; the one
-    before fails meanwhile. The one that waits was taken down for it, and ordered once more."""
+def test_a_transfer_that_waits_for_the_clock_is_not_the_failed_one() -> None:
+    """A second transfer is ordered and waits for this member's clock to be known right, while
+    the first one fails. (Regression: the failure was taken for that of the second, which was
+    ordered again.)"""
     rig = Rig(OWN)
     rig.clock.when_right.side_effect = lambda call: call()
     rig.member.begin_transfer(Member("a", 1, "a:1"), 5)
@@ -170,15 +172,16 @@ def test_a_transfer_that_waits_for_the_clock_is_not_the_one_that_failed() -> Non
     rig.controller.transfer_failed.assert_called_once_with()
 
 
-def test_a_member_that_needs_no_state_any_more_keeps_none_that_it_was_given() -> None:
-    """An earlier view may have left a received state, or a part, on its disk and in its memory."""
+def test_a_member_drops_a_received_state_it_no_longer_needs() -> None:
+    """An earlier view may have left a received state, or part of one, on its disk and in
+    its memory."""
     rig = Rig(OWN)
     rig.member.activated(Mock(), None)
     rig.transfer.done.assert_called_once_with()
 
 
 def waiting_behind(items: int) -> Bus:
-    """Member c waits for a tail of so many items."""
+    """Member c waits for a tail of `count` items."""
     bus = formed()
     bus.cores["a"].submit(hello())
     bus.run("a b c")
@@ -194,8 +197,8 @@ def waiting_behind(items: int) -> Bus:
 
 
 def test_a_state_that_proved_wrong_executes_nothing_more() -> None:
-    """It once went on with what came next, and could raise there: an innocent command would have
-    been quarantined (G16) for the fault of a state that is replaced anyway."""
+    """Regression: it executed the next command, which could raise there, so that an innocent
+    command was quarantined (G16) for the fault of a state that is replaced anyway."""
     bus = waiting_behind(20)
     core, shell = bus.cores["c"], bus.shells["c"]
     tail = list(bus.shells["a"].log)
@@ -212,8 +215,8 @@ def test_a_state_that_proved_wrong_executes_nothing_more() -> None:
     assert core.counters["tails_diverged"] == 1
 
 
-def test_a_promise_is_acknowledged_when_nobody_replies_in_an_older_view_any_more() -> None:
-    """G7: who was left out may reply under its lease for a while."""
+def test_a_promise_waits_until_no_member_of_an_older_view_may_reply() -> None:
+    """G7: a member that was left out may reply under its lease for a while."""
     rig = Rig(OWN)
     member: Any = rig.member
     member._lease.silent_in.return_value = 0.7
@@ -228,8 +231,8 @@ def test_a_promise_is_acknowledged_when_nobody_replies_in_an_older_view_any_more
     acknowledged.assert_called_once_with()
 
 
-def test_what_was_made_for_clients_of_a_former_session_reaches_none_of_the_next() -> None:
-    """Those are gone; and among it may be the beginning of that session, which is over."""
+def test_output_for_a_former_sessions_clients_never_reaches_the_next() -> None:
+    """Those clients are gone, and the output may contain the start of that ended session."""
     rig = Rig(OWN)
     member: Any = rig.member
     member._log.written = 7

@@ -1,4 +1,4 @@
-"""Items in a member's log carry the point they lead to: wrong ones are named, pieces can be cut."""
+"""Items in a member's log carry the state they lead to: wrong ones are named, pieces can be cut."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def empty() -> Replica:
     return Replica("a", Machine("a"), History())
 
 
-def test_each_item_says_where_it_leads() -> None:
+def test_each_item_records_the_state_it_leads_to() -> None:
     author, entry = written()
     records = list(records_of(entry))
     assert [r.first for r in records[1:]] == [r.last + 1 for r in records[:-1]]
@@ -57,7 +57,7 @@ def test_each_item_says_where_it_leads() -> None:
     assert (records[-1].last, records[-1].chain) == (end.position, end.chain)
 
 
-def test_re_execution_names_the_first_item_that_gives_something_else() -> None:
+def test_re_execution_names_the_first_item_with_another_result() -> None:
     """G14: not only that the end differs."""
     author, entry = written()
     third = list(records_of(entry))[2]
@@ -69,7 +69,7 @@ def test_re_execution_names_the_first_item_that_gives_something_else() -> None:
     assert unchecked.history == author.replica.history
 
 
-def test_what_another_member_applied_is_kept_like_any_item_and_tells_no_client() -> None:
+def test_anothers_applied_items_are_kept_like_any_and_reach_no_client() -> None:
     author, entry = written()
     other = empty()
     for recorded in records_of(entry):
@@ -82,8 +82,8 @@ def test_what_another_member_applied_is_kept_like_any_item_and_tells_no_client()
     assert batch.entry == entry
 
 
-def test_what_a_tail_purges_is_freed_later() -> None:
-    """In slices, by the loop; on a worker thread, where nobody does that, at once."""
+def test_messages_a_tail_purges_are_freed_later() -> None:
+    """The loop frees them in slices; a worker thread, which has no loop, frees them at once."""
     author, _ = written()
     author.submit(c.QueuePurge(c.QUEUE_PURGE, 1, 1, "q", True))
     batch = author.replica.cut()
@@ -97,7 +97,7 @@ def test_what_a_tail_purges_is_freed_later() -> None:
     assert not replaying.machine.discarded
 
 
-def test_an_item_of_another_member_that_comes_out_differently_is_not_kept() -> None:
+def test_anothers_item_with_a_different_result_is_not_kept() -> None:
     _, entry = written()
     records = list(records_of(entry))
     other = empty()
@@ -109,7 +109,7 @@ def test_an_item_of_another_member_that_comes_out_differently_is_not_kept() -> N
 
 
 @pytest.mark.parametrize("bytes_max", [0, 200, 450, 1 << 20])
-def test_the_pieces_of_an_entry_are_the_entry(bytes_max: int) -> None:
+def test_the_pieces_of_an_entry_add_up_to_it(bytes_max: int) -> None:
     author, entry = written()
     end, pieces, after = author.replica.history.position, [], 0
     while after < end:
@@ -124,8 +124,8 @@ def test_the_pieces_of_an_entry_are_the_entry(bytes_max: int) -> None:
     assert cut_records(rest, after, 1 << 20)[0] == rest
 
 
-def test_acks_are_awaited_by_nobody_and_publishes_are() -> None:
-    """What is handed over later must answer no client: G9 would be late by as much."""
+def test_acks_are_not_awaited_and_publishes_are() -> None:
+    """Work that is handed over later must answer no client, or G9's confirm would be as late."""
     author = Author()
     author.replica.cut()
     assert not author.replica.uncut
@@ -136,16 +136,16 @@ def test_acks_are_awaited_by_nobody_and_publishes_are() -> None:
     author.submit(ack, publish(1, b"body"))
     assert author.replica.awaited
     author.submit(ack)
-    assert author.replica.awaited, "until the cut"
+    assert author.replica.awaited, "awaited until the cut"
     author.replica.cut()
     assert not author.replica.awaited
     _, entry = written()
     again = empty()
     again.replay(entry)
-    assert not again.awaited, "what came from the store is in it"
+    assert not again.awaited, "items from the store are in it already"
 
 
-def test_items_have_their_xxh3_in_the_chains() -> None:
+def test_the_chains_contain_each_items_xxh3() -> None:
     """G14."""
     author = Author()
     session = author.replica.machine.sessions["a"].session
@@ -158,7 +158,7 @@ def test_items_have_their_xxh3_in_the_chains() -> None:
 
 
 def test_a_blob_without_commands_has_one_position_and_is_malformed() -> None:
-    """G14: nobody sends one, and whoever does must not end all members by an assertion."""
+    """G14: nobody sends one, but a sender must not be able to stop all members by an assertion."""
     author = Author()
     session = author.replica.machine.sessions["a"].session
     before = author.replica.history.position
@@ -179,10 +179,10 @@ def test_a_blob_of_another_version_is_malformed(version: int) -> None:
 
 @pytest.mark.parametrize("size", [4095, 4096, 65535, 65536])
 @pytest.mark.parametrize("count", [1, 15, 16, 17])
-def test_large_bodies_are_packed_as_msgpack_packs_them(size: int, count: int) -> None:
-    """All members hash a blob's bytes; store entries are read by whoever starts later."""
+def test_large_bodies_are_packed_as_msgpack_would(size: int, count: int) -> None:
+    """All members hash a blob's bytes, and later starts read the store's entries."""
     commands: list[Command] = [c.Ack(c.ACK, 1, 2, 3, False)]
-    commands += [publish(7, bytes(size)) for _ in range(count - 2)]  # of one number: no run
+    commands += [publish(7, bytes(size)) for _ in range(count - 2)]  # number repeated: no run
     commands.append(c.BodyPart(c.BODY_PART, 1, 2, bytes(size)))
     commands = commands[-count:]
     blob = pack_blob(1 << 40, 7, 1 << 60, commands)
@@ -205,21 +205,21 @@ def kinds_in(blob: bytes) -> list[int]:
 
 
 def there_and_back(commands: list[Command]) -> list[int]:
-    """The kinds of the records that these commands travel as."""
+    """The kinds of the records that carry these commands."""
     blob = pack_blob(1, 2, 3, commands)
     assert unpack_blob(blob).commands == tuple(map(tuple, commands))
     return kinds_in(blob)
 
 
 @pytest.mark.parametrize("first", [0, 1, 70_000])
-def test_publishes_that_differ_in_number_and_body_alone_are_one_record(first: int) -> None:
+def test_publishes_that_differ_only_in_number_and_body_are_one_record(first: int) -> None:
     step = 1 if first else 0
     alike = [numbered(first + step * at, b"%d" % at) for at in range(300)]
     assert there_and_back([*alike]) == [RUN]
     blob = pack_blob(1, 2, 3, [*alike])
     assert len(blob) < 100 + sum(5 + len(one.body) for one in alike)
     unpacked = unpack_blob(blob).commands
-    assert len({id(command[7]) for command in unpacked}) == 1, "one object of properties"  # type: ignore[misc]
+    assert len({id(command[7]) for command in unpacked}) == 1, "one properties object"  # type: ignore[misc]
 
 
 def test_a_run_ends_where_a_publish_differs_in_anything_else() -> None:
@@ -262,14 +262,14 @@ def test_a_run_ends_where_a_publish_differs_in_anything_else() -> None:
         (RUN, 1, 1, 1, "", "q", 0, [b"1", b"2"]),
     ],
 )
-def test_what_is_no_run_is_refused_as_a_whole(run: tuple[object, ...]) -> None:
+def test_an_invalid_run_is_refused_as_a_whole(run: tuple[object, ...]) -> None:
     ack = (c.ACK, 1, 1, 1, False)
     with pytest.raises(BlobMalformed):
         unpack_blob(msgpack.packb([BLOB_VERSION, 1, 1, 1, [ack, run]]))
 
 
-def test_runs_have_no_more_commands_than_a_blob() -> None:
-    """What comes in is not trusted: few bytes may stand for many commands."""
+def test_a_run_has_no_more_commands_than_a_blob() -> None:
+    """Input is not trusted: a few bytes may stand for many commands."""
     half = BLOB_COMMANDS_MAX // 2
 
     def blob(*sizes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Own blobs are applied exactly once and in order, whatever the ring does with them (G5, G12)."""
+"""A member's own blobs are applied exactly once and in order, whatever the ring does (G5, G12)."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def publish(number: int, size: int = 1000, conn: int = 1) -> Publish:
 
 
 def said(ring: Ring) -> list[tuple[int, int]]:
-    """What went out, in order: (kind, publish number or delivery tag)."""
+    """What was sent, in order: (kind, publish number or delivery tag)."""
     commands = [list(c) for p in ring.payloads for c in unpack_blob(p).commands]
     return [(cast("int", c[0]), cast("int", c[3])) for c in commands]
 
 
-def test_numbers_rise_and_a_full_ring_keeps_the_rest_together() -> None:
+def test_numbers_rise_and_a_full_ring_holds_the_rest_together() -> None:
     ring = Ring()
     own = own_commands(ring)
     ring.room = 1
@@ -96,7 +96,7 @@ def test_numbers_rise_and_a_full_ring_keeps_the_rest_together() -> None:
     assert own.bytes_outstanding == 0
 
 
-def test_after_a_view_change_only_the_unapplied_go_again_in_order() -> None:
+def test_after_a_view_change_only_unapplied_blobs_are_resent_in_order() -> None:
     ring = Ring()
     own = own_commands(ring)
     for tag in range(4):
@@ -120,7 +120,7 @@ def test_a_new_session_forgets_the_old_one() -> None:
     assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
 
 
-def test_small_commands_are_cut_into_blobs_of_some_frames() -> None:
+def test_small_commands_are_cut_into_blobs_of_a_few_frames() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.submit([publish(number, size=200) for number in range(750)])
@@ -132,8 +132,8 @@ def test_small_commands_are_cut_into_blobs_of_some_frames() -> None:
     assert len(ring.payloads) == 2
 
 
-def test_a_blob_has_no_more_small_commands_than_a_member_may_apply_in_one_go() -> None:
-    """However little they carry, and if acks take along publishes, too (G15)."""
+def test_a_blob_has_at_most_the_small_commands_one_item_may_apply() -> None:
+    """However small they are, and also if acks take publishes along (G15)."""
     most = BLOB_WORK_MAX // COMMAND_OVERHEAD_BYTES
     ring = Ring()
     own = own_commands(ring)
@@ -149,7 +149,7 @@ def test_a_blob_has_no_more_small_commands_than_a_member_may_apply_in_one_go() -
 
 
 def test_a_few_large_commands_share_a_blob() -> None:
-    """An ordered item costs each member as much as several commands do."""
+    """An ordered item costs each member as much as several commands."""
     ring = Ring()
     own = own_commands(ring)
     full = FEW_COMMANDS_BYTES_MAX // 16_500
@@ -160,7 +160,7 @@ def test_a_few_large_commands_share_a_blob() -> None:
     assert all(len(payload) <= FEW_COMMANDS_BYTES_MAX for payload in ring.payloads)
 
 
-def test_commands_above_the_size_of_a_shared_blob_stand_alone() -> None:
+def test_a_command_larger_than_a_shared_blob_stands_alone() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.submit([publish(number, size=FEW_COMMANDS_BYTES_MAX) for number in range(3)])
@@ -176,9 +176,9 @@ def test_large_and_heavy_commands_do_not_share_a_blob() -> None:
     assert {len(unpack_blob(payload).commands) for payload in ring.payloads} == {2}
 
 
-def test_few_commands_with_large_arguments_share_a_blob() -> None:
-    """Five hundred with a frame of arguments each were one item above what the ring takes, whose
-    refusal ends the member (G15)."""
+def test_only_a_few_commands_with_large_arguments_share_a_blob() -> None:
+    """Five hundred commands with a frame of arguments each made one item above the ring's limit,
+    and the ring's refusal ended the member (G15)."""
     ring = Ring()
     own = own_commands(ring)
     arguments: Table = {"a": "x" * 100_000}
@@ -195,8 +195,8 @@ def test_few_commands_with_large_arguments_share_a_blob() -> None:
 
 
 def test_transactions_of_many_small_messages_do_not_share_a_blob() -> None:
-    """Each publish of a transaction is work, however small its body: thirteen of these in one item
-    would be 3,900 messages that a member applies in one go (G15)."""
+    """Each publish of a transaction is work, however small its body: thirteen of these transactions
+    in one item would be 3,900 messages applied in one go (G15)."""
     ring = Ring()
     own = own_commands(ring)
     publishes = (TxPublish("", "q", 0, b"", b"x"),) * 300
@@ -208,8 +208,8 @@ def test_transactions_of_many_small_messages_do_not_share_a_blob() -> None:
     assert [len(unpack_blob(payload).commands) for payload in ring.payloads] == [1] * 13
 
 
-def test_acks_of_a_consumer_overtake_the_publishes_of_others_but_not_its_own() -> None:
-    """G12: what one connection says stays in order; others do not wait behind a deep window."""
+def test_a_consumers_acks_overtake_others_publishes_but_not_its_own() -> None:
+    """G12: each connection's commands stay in order; others do not wait behind a deep window."""
     ring = Ring()
     own = own_commands(ring)
     own.submit([publish(n, conn=1) for n in range(2000)])
@@ -227,8 +227,8 @@ def test_acks_of_a_consumer_overtake_the_publishes_of_others_but_not_its_own() -
     assert order[-1] == (ACK, 88)
 
 
-def test_while_some_are_under_way_a_blob_waits_until_it_is_full_or_one_is_applied() -> None:
-    """An item costs all members as much as some commands, however few are in it."""
+def test_with_blobs_under_way_the_next_waits_until_full_or_one_is_applied() -> None:
+    """An item costs all members as much as a few commands, however few are in it."""
     ring = Ring()
     own = own_commands(ring)
     for number in range(UNFILLED_BLOBS_MAX + 2):
@@ -242,7 +242,7 @@ def test_while_some_are_under_way_a_blob_waits_until_it_is_full_or_one_is_applie
     assert said(ring) == [(PUBLISH, number) for number in range(420)]
 
 
-def test_publishes_go_along_with_acks_unless_that_changes_a_connections_order() -> None:
+def test_publishes_join_acks_unless_a_connections_order_would_change() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.suspend()
@@ -251,21 +251,21 @@ def test_publishes_go_along_with_acks_unless_that_changes_a_connections_order() 
     assert [len(unpack_blob(payload).commands) for payload in ring.payloads] == [3]
     assert said(ring) == [(ACK, 7), (PUBLISH, 1), (PUBLISH, 2)]
     own.suspend()
-    acks = [Ack(ACK, 3, 1, number, False) for number in range(700)]  # more than one blob of them
+    acks = [Ack(ACK, 3, 1, number, False) for number in range(700)]  # more than one blob
     own.submit([*acks, publish(3, conn=3)])
     own.resume(1)
     assert said(ring)[3:] == [*[(ACK, number) for number in range(700)], (PUBLISH, 3)]
 
 
-def test_a_large_blob_does_not_wait_for_another_one_to_be_applied() -> None:
+def test_a_large_blob_does_not_wait_for_another_to_be_applied() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.submit([publish(number, size=ON_THE_RING_BYTES_MAX) for number in range(3)])
     assert ring.sent == [1, 2]
 
 
-def test_heavy_commands_make_short_blobs_and_few_of_them_are_on_the_ring() -> None:
-    """An item is applied in one go: what costs much where it is applied stands alone (G15)."""
+def test_heavy_commands_make_short_blobs_few_of_which_are_on_the_ring() -> None:
+    """An item is applied in one go: a command that is costly to apply stands alone (G15)."""
     ring = Ring()
     own = Submissions(ring.send, pack_blob, lambda: 1, lambda _: 2000)
     own.start(7)
@@ -281,8 +281,8 @@ def test_heavy_commands_make_short_blobs_and_few_of_them_are_on_the_ring() -> No
 
 
 def test_each_address_and_each_message_with_headers_is_weighed() -> None:
-    """Publishes of one channel to one address weigh the same, so the first one is asked for; what
-    is between them, and headers, which may name more keys, make another one (G15)."""
+    """Publishes of one channel to one address weigh the same, so only the first is weighed;
+    commands between them, and headers, which may name more keys, cause another weighing (G15)."""
     weighed: list[Command] = []
 
     def weigh(command: Command) -> int:
@@ -315,12 +315,12 @@ def part(conn: int = 1) -> Command:
 
 
 def kinds_of(ring: Ring) -> list[tuple[int, int]]:
-    """What went out, in order: kind and connection."""
+    """What was sent, in order: kind and connection."""
     commands = [c for payload in ring.payloads for c in unpack_blob(payload).commands]
     return [(c[0], cast("int", c[1])) for c in commands]
 
 
-def test_parts_of_a_large_message_leave_the_ring_to_others() -> None:
+def test_parts_of_a_large_message_leave_room_on_the_ring_for_others() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.pace.window = LARGE_WINDOW_BYTES_MAX
@@ -353,8 +353,8 @@ def test_a_connection_keeps_its_order_around_a_large_message() -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3])
-def test_a_large_message_waits_for_all_that_its_connection_sent_before(batches: int) -> None:
-    """G5: the lanes take turns, and what was sent ahead of it may be more than one blob."""
+def test_a_large_message_waits_for_its_connections_earlier_commands(batches: int) -> None:
+    """G5: the lanes take turns, and more than one blob may be ahead of it."""
     ring = Ring()
     own = own_commands(ring)
     ring.room = 0
@@ -383,7 +383,7 @@ def test_large_messages_and_others_take_turns() -> None:
     assert kinds == [PUBLISH, *[BODY_PART, PUBLISH] * 6]
 
 
-def test_who_sends_large_messages_waits_by_itself() -> None:
+def test_a_sender_of_large_messages_waits_alone() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.pace.window = LARGE_WINDOW_BYTES_MAX
@@ -399,7 +399,8 @@ def test_who_sends_large_messages_waits_by_itself() -> None:
 
 
 def until_it_waits(own: Submissions, ring: Ring) -> int:
-    """Apply all that is sent, each blob at the position of its number; return how many."""
+    """Apply all blobs sent, each at the position of its number, until no more are sent; return
+    their number."""
     applied = -1
     while applied != len(ring.sent):
         applied = len(ring.sent)
@@ -408,24 +409,24 @@ def until_it_waits(own: Submissions, ring: Ring) -> int:
     return applied
 
 
-def test_parts_of_a_large_message_wait_for_the_disks_of_a_majority_and_others_do_not() -> None:
-    """What is ordered and committed beside them waits for no more of them than so many bytes."""
+def test_parts_of_a_large_message_wait_for_a_majoritys_disks_others_do_not() -> None:
+    """So what is ordered and committed beside them waits for a bounded number of their bytes."""
     ring = Ring()
     own = own_commands(ring)
     own.submit([part() for _ in range(100)])
-    assert until_it_waits(own, ring) == 1, "however small the window is"
+    assert until_it_waits(own, ring) == 1, "at least two, however small the window"
     own.submit([publish(1, conn=2), Ack(ACK, 3, 1, 1, False), publish(2, conn=2)])
     assert kinds_of(ring)[1:] == [(ACK, 3), (PUBLISH, 2), (PUBLISH, 2)], "in one blob"
     until_it_waits(own, ring)
     own.submit([publish(3, conn=2)])
-    assert kinds_of(ring)[4:] == [(PUBLISH, 2)], "though it is the turn of the large one"
+    assert kinds_of(ring)[4:] == [(PUBLISH, 2)], "although it is the large one's turn"
     own.durable(1)
     while own.outstanding:
         own.durable(until_it_waits(own, ring))
     assert kinds_of(ring).count((BODY_PART, 1)) == 100
 
 
-def test_nothing_of_a_state_is_waited_for_in_whose_place_another_one_comes() -> None:
+def test_a_replaced_state_is_no_longer_waited_for() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.submit([part() for _ in range(100)])
@@ -438,7 +439,7 @@ def test_nothing_of_a_state_is_waited_for_in_whose_place_another_one_comes() -> 
     assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
 
 
-def test_a_new_session_does_not_wait_for_large_blobs_of_the_old_one() -> None:
+def test_a_new_session_does_not_wait_for_the_old_ones_large_blobs() -> None:
     """They are applied for nobody, and large messages would wait as long as the process lives."""
     ring = Ring()
     own = own_commands(ring)
@@ -450,8 +451,8 @@ def test_a_new_session_does_not_wait_for_large_blobs_of_the_old_one() -> None:
     assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
 
 
-def test_a_session_that_goes_on_waits_for_nothing_that_was_applied_elsewhere() -> None:
-    """At which position, its state does not say."""
+def test_a_resumed_session_waits_for_nothing_applied_elsewhere() -> None:
+    """Its state does not say at which position it was applied."""
     ring = Ring()
     own = own_commands(ring)
     own.submit([part() for _ in range(100)])
@@ -469,7 +470,7 @@ BLOB = FEW_COMMANDS_BYTES_MAX
 
 class Disks:
     """Members that apply a large message as it is ordered, in a millisecond a blob, and commit all
-    that waits at once, each as fast as its disk is; marks take a token's round."""
+    that waits at once, at the speed of their disks; a mark takes one rotation of the token."""
 
     FLUSH_US = 2_000
 
@@ -478,17 +479,17 @@ class Disks:
         self.pace = LargePace()
         self.now_us = self.sent = self.applied = 0
         self.marks = [0] * len(us_a_byte)
-        self.commits = [(0, 0)] * len(us_a_byte)  # each member's: until when, up to where
-        self.told: list[deque[tuple[int, int]]] = [deque() for _ in us_a_byte]  # from when on
-        self.ahead = 0  # of a majority, at most: what one had committed
+        self.commits = [(0, 0)] * len(us_a_byte)  # for each member: until when, up to where
+        self.told: list[deque[tuple[int, int]]] = [deque() for _ in us_a_byte]  # from which time on
+        self.ahead = 0  # at most what a majority had committed
 
     @property
     def mark(self) -> int:
-        """What a majority has."""
+        """The position a majority has committed."""
         return sorted(self.marks, reverse=True)[len(self.marks) // 2]
 
     def run(self, seconds: float) -> int:
-        """Return how many blobs were sent."""
+        """Return the number of blobs sent."""
         before, until_us = self.sent, self.now_us + int(seconds * 1e6)
         self.ahead = 0
         while self.now_us < until_us:
@@ -521,28 +522,28 @@ QUICK, SLOW = 0.001, 0.1
 """A gigabyte a second, and ten megabytes."""
 
 
-def test_a_slow_disk_of_its_own_member_does_not_hold_a_large_message_up() -> None:
-    """Two others have it: nobody else waits for that disk either."""
+def test_a_slow_disk_of_the_sender_does_not_hold_a_large_message_up() -> None:
+    """Two other members have it, and nobody else waits for that disk either."""
     all_quick = Disks(QUICK, QUICK, QUICK).run(2.0)
     beside = Disks(SLOW, QUICK, QUICK)
     assert beside.run(2.0) == all_quick
     assert beside.pace.window == LARGE_WINDOW_BYTES_MAX
 
 
-def test_a_slow_disk_of_one_other_member_does_not_hold_it_up_either() -> None:
+def test_one_other_members_slow_disk_does_not_hold_it_up_either() -> None:
     assert Disks(QUICK, QUICK, SLOW).run(2.0) == Disks(QUICK, QUICK, QUICK).run(2.0)
 
 
-def test_a_large_message_goes_as_slowly_as_two_slow_disks_of_others_take_it() -> None:
-    """The disk of its own member says nothing of what others wait for."""
+def test_a_large_message_goes_at_the_pace_of_two_slow_disks_of_others() -> None:
+    """The sender's own disk says nothing about what others wait for."""
     slow = Disks(QUICK, SLOW, SLOW)
     sent = slow.run(2.0)
     assert slow.pace.window < 2 * BLOB
-    assert slow.ahead <= 2, "the quick one has no more than the next two that the others lack"
-    assert 2 * sent * BLOB >= 2.0 * 1e6 / SLOW, "half of what they could take, or more"
+    assert slow.ahead <= 2, "the quick disk is at most two parts ahead"
+    assert 2 * sent * BLOB >= 2.0 * 1e6 / SLOW, "at least half of what they could take"
 
 
-def test_the_window_of_a_large_message_follows_the_disks_there_and_back() -> None:
+def test_a_large_messages_window_follows_the_disks_up_and_down() -> None:
     disks = Disks(QUICK, QUICK, QUICK)
     disks.run(1.0)
     assert disks.pace.window == LARGE_WINDOW_BYTES_MAX
@@ -555,13 +556,13 @@ def test_the_window_of_a_large_message_follows_the_disks_there_and_back() -> Non
 
 
 def test_between_distant_sites_a_large_message_goes_no_slower_than_it_must() -> None:
-    """A mark takes as long there whatever is on its way, so nobody gains by a smaller window."""
+    """A mark takes as long there whatever is in flight, so a smaller window helps nobody."""
     distant = Disks(QUICK, QUICK, QUICK, round_us=5 * LARGE_LATE_US)
     distant.run(20.0)
     assert distant.pace.window == LARGE_WINDOW_BYTES_MAX
 
 
-def test_without_a_window_the_next_blob_goes_when_the_one_before_is_durable() -> None:
+def test_without_a_window_the_next_blob_goes_when_the_last_is_durable() -> None:
     pace, later = LargePace(0), 10 * LARGE_LATE_US
     for number in range(1, 10):
         assert not pace.is_full
@@ -579,8 +580,8 @@ def send(pace: LargePace, *numbers: int, at_us: int) -> None:
         pace.applied(number, BLOB, at_us + number)
 
 
-def test_late_marks_make_the_window_smaller_once_for_what_was_on_its_way() -> None:
-    """It was sent in the larger window, and says nothing of the smaller one."""
+def test_late_marks_shrink_the_window_once_for_what_was_in_flight() -> None:
+    """It was sent in the larger window, and says nothing about the smaller one."""
     pace, late = LargePace(32 * BLOB), LARGE_LATE_US + 100
     pace.window = 32 * BLOB
     send(pace, *range(1, 11), at_us=0)
@@ -594,10 +595,10 @@ def test_late_marks_make_the_window_smaller_once_for_what_was_on_its_way() -> No
     assert twice < once
     send(pace, 12, at_us=2 * late)
     pace.durable(12, 2 * late)
-    assert pace.window == twice, "what does not fill it says nothing of a larger one"
+    assert pace.window == twice, "an unfilled window says nothing about a larger one"
 
 
-def test_a_clock_that_is_set_back_makes_a_window_smaller_all_the_same() -> None:
+def test_a_clock_set_back_still_shrinks_the_window() -> None:
     pace, hour, late = LargePace(32 * BLOB), 3_600_000_000, LARGE_LATE_US + 100
     pace.window = 32 * BLOB
     send(pace, 1, at_us=hour)
@@ -608,7 +609,7 @@ def test_a_clock_that_is_set_back_makes_a_window_smaller_all_the_same() -> None:
     assert pace.window < once < 32 * BLOB
 
 
-def test_what_nobody_waits_for_is_sent_as_such_and_once_more_as_urgent() -> None:
+def test_unawaited_blobs_are_sent_as_such_and_resent_as_urgent() -> None:
     ring = Ring()
     own = Submissions(ring.send, pack_blob, lambda: 1, lambda _: 0, lambda some: len(some) > 1)
     own.start(7)

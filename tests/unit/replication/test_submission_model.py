@@ -1,5 +1,5 @@
-"""Parts of large messages wait for a majority's disks, and nothing waits for ever: whatever is
-applied, durable or received in which order."""
+"""Parts of large messages wait for a majority's disks, and nothing waits for ever, in whichever
+order blobs are applied, become durable or are received."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ PART = c.BodyPart(c.BODY_PART, 1, 1, b"p" * 1_000)
 
 
 class World:
-    """One member's own blobs, the history that it applies them in, and what a majority has."""
+    """One member's own blobs, the history that applies them, and what a majority has."""
 
     def __init__(self) -> None:
         self.ring: list[bytes] = []
-        self.own = Submissions(self._send, pack_blob, lambda: 1, lambda _: 2_000)  # each a blob
+        self.own = Submissions(self._send, pack_blob, lambda: 1, lambda _: 2_000)  # one blob each
         self.own.pace = LargePace(0)
         self.own.start(1)
-        self.applied = self.position = 0  # the last number, and where it is
+        self.applied = self.position = 0  # the last number, and its position
         self.durable = 0
-        self.parts: set[int] = set()  # the positions of own blobs of parts
+        self.parts: set[int] = set()  # the positions of own blobs with parts
         self.resends = False
 
     def _send(self, payload: bytes, urgent: bool) -> bool:
@@ -41,7 +41,7 @@ class World:
         self.own.submit([c.Ack(c.ACK, 2, 1, 1, False)])
 
     def other(self) -> None:
-        """What another member sent, which takes no time of this one's parts."""
+        """An item of another member, which takes no time from this one's parts."""
         self.position += 1
 
     def apply(self) -> None:
@@ -56,11 +56,11 @@ class World:
                 self.own.flush()
 
     def commit(self) -> None:
-        """A majority has what is applied here."""
+        """A majority gets what is applied here."""
         self._mark(self.position)
 
     def commit_half(self) -> None:
-        """It has some of it."""
+        """A majority gets half of it."""
         self._mark((self.durable + self.position) // 2)
 
     def _mark(self, position: int) -> None:
@@ -69,7 +69,7 @@ class World:
         self.own.flush()
 
     def adopt(self) -> None:
-        """Another member's state, which has what this one has."""
+        """Take another member's state, which contains this one's."""
         self.other()
         self.durable = 0
         self.parts.clear()
@@ -77,7 +77,7 @@ class World:
         self.own.flush()
 
     def view(self) -> None:
-        """What was under way is dropped by all, and sent again."""
+        """A view change: all drop what was under way, and it is sent again."""
         self.own.suspend()
         self.ring.clear()
         self.resends = True

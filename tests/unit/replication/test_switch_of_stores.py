@@ -1,4 +1,4 @@
-"""A received store takes the place of the old one while its member goes on; checkpoints of it."""
+"""A received store replaces the old one while its member goes on; checkpoints of such stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD = Meta("prod", "a", "1", cluster_id="cluster", voters=("a", "b"), promised_e
 
 
 class SlowWriter:
-    """Writes what it is told to, when it is told to."""
+    """Completes writes only when the test says so."""
 
     def __init__(self, store: MemoryStore, on_durable: Callable[[int], None]) -> None:
         self.store, self.on_durable = store, on_durable
@@ -55,7 +55,7 @@ class SlowWriter:
 
 
 class SlowDevice:
-    """A switch ends when the test says so."""
+    """A device whose switch ends when the test says so."""
 
     def __init__(self) -> None:
         self.writers: list[SlowWriter] = []
@@ -83,7 +83,7 @@ class SlowDevice:
 
 
 class Switch:
-    """A member whose received store, of one item, is about to be in force."""
+    """A member whose received store, of one item, is about to come into force."""
 
     def __init__(self) -> None:
         self.device = SlowDevice()
@@ -110,7 +110,7 @@ class Switch:
         self.device.finish()
 
 
-def test_what_is_applied_meanwhile_goes_to_the_new_store() -> None:
+def test_items_applied_during_the_switch_go_to_the_new_store() -> None:
     it = Switch()
     first = it.replica.history.position
     it.apply()
@@ -125,8 +125,8 @@ def test_what_is_applied_meanwhile_goes_to_the_new_store() -> None:
 
 
 def test_a_received_state_brings_its_cluster() -> None:
-    """Seed 7200314 of the broker stack: the old store had that of a first start which broke off.
-    A member that stopped behind the switch was told of another cluster for ever."""
+    """Seed 7200314 of the broker stack: the old store had the cluster of a first start that broke
+    off. A member that stopped after the switch was told of another cluster for ever."""
     it = Switch()
     it.finish()
     it.persister.meta = replace(it.persister.meta, cluster_id="that broke off")
@@ -134,7 +134,7 @@ def test_a_received_state_brings_its_cluster() -> None:
     assert it.persister.meta.cluster_id == it.replica.machine.cluster_id == "cluster"
 
 
-def test_a_commit_of_the_old_store_is_no_news_once_it_is_being_replaced() -> None:
+def test_a_commit_of_the_replaced_store_is_not_reported() -> None:
     it = Switch()
     it.device.writers[0].on_durable(100)
     it.finish()
@@ -145,8 +145,8 @@ def test_a_commit_of_the_old_store_is_no_news_once_it_is_being_replaced() -> Non
 
 
 @pytest.mark.parametrize("voted", [True, False])
-def test_what_the_new_store_holds_is_news_although_the_old_one_held_more(voted: bool) -> None:
-    """The old one was of another history; confirms would wait until this one is as long."""
+def test_the_new_stores_commits_are_reported_even_below_the_olds(voted: bool) -> None:
+    """The old store was of another history; confirms would wait until the new one is as long."""
     it = Switch()
     it.finish()
     if voted:
@@ -164,7 +164,7 @@ def test_what_the_new_store_holds_is_news_although_the_old_one_held_more(voted: 
 
 
 class Joining:
-    """A member whose store is marked as joining, with one item in it, and is to count now."""
+    """A member whose store is marked as joining, holds one item, and is about to count."""
 
     def __init__(self) -> None:
         it = self.it = Switch()
@@ -181,8 +181,8 @@ class Joining:
         self.writer.waiting.pop()()
 
 
-def test_one_commit_with_the_mark_and_what_came_after_it_is_reported_to_its_end() -> None:
-    """What waits for the last position would wait for the next commit, should there be one."""
+def test_a_commit_of_the_mark_with_later_items_is_reported_to_its_end() -> None:
+    """Work that waits for the last position would wait for the next commit, if any came."""
     joining = Joining()
     last = joining.position + 3
     joining.writer.on_durable(last)
@@ -190,15 +190,15 @@ def test_one_commit_with_the_mark_and_what_came_after_it_is_reported_to_its_end(
     assert joining.it.durable == [last]
 
 
-def test_the_mark_of_a_store_that_is_being_replaced_is_no_news() -> None:
-    """What lies in it may be of a history that nobody else has."""
+def test_the_mark_of_a_store_that_is_being_replaced_is_not_reported() -> None:
+    """That store may be of a history nobody else has."""
     joining = Joining()
     joining.it.persister.adopt(joining.it.received, joining.it.replica, counts=True)
     joining.mark_is_written()
     assert not joining.it.durable
 
 
-def test_what_a_store_holds_that_does_not_count_is_no_news() -> None:
+def test_commits_of_a_store_that_does_not_count_are_not_reported() -> None:
     """G9: it has no vote, so what others release by its position could be lost with one of them."""
     it = Switch()
     it.finish()
@@ -214,7 +214,7 @@ def test_what_a_store_holds_that_does_not_count_is_no_news() -> None:
     assert it.durable == [it.replica.history.position]
 
 
-def test_a_store_that_gives_its_vote_back_has_no_news() -> None:
+def test_a_store_that_gives_its_vote_back_reports_nothing() -> None:
     it = Switch()
     it.finish()
     it.persister.takes_back_vote(lambda: None)
@@ -222,7 +222,7 @@ def test_a_store_that_gives_its_vote_back_has_no_news() -> None:
     assert not it.durable
 
 
-def test_what_waits_for_the_store_is_called_in_order_once_it_is_in_force() -> None:
+def test_work_waiting_for_the_store_runs_in_order_once_it_is_in_force() -> None:
     it, called = Switch(), []  # type: tuple[Switch, list[str]]
     it.persister.when_in_force(lambda: called.append("one"))
     it.persister.when_in_force(
@@ -235,7 +235,7 @@ def test_what_waits_for_the_store_is_called_in_order_once_it_is_in_force() -> No
     assert called[-1] == "at once"
 
 
-def test_what_was_promised_stays_promised() -> None:
+def test_a_promise_is_never_lowered() -> None:
     it = Switch()
     assert it.persister.meta.promised_epoch == OLD.promised_epoch
     it.persister.when_in_force(lambda: it.persister.promise(PROMISE, lambda: None))
@@ -244,8 +244,8 @@ def test_what_was_promised_stays_promised() -> None:
     assert it.device.writers[1].metas[-1].promised_epoch == OLD.promised_epoch
 
 
-def test_a_commit_leaves_in_the_record_what_it_does_not_say() -> None:
-    """G7: its member's promise too, should the state that it has now know of a lower one."""
+def test_a_commit_preserves_the_record_fields_it_does_not_set() -> None:
+    """G7: its member's promise too, if the state it has now knows a lower one."""
     switch = Switch()
     switch.finish()
     persister = switch.persister
@@ -267,7 +267,7 @@ def test_nobody_reads_a_store_that_is_being_replaced() -> None:
     assert it.persister.for_others is it.received
 
 
-def test_who_ends_meanwhile_waits_for_the_switch() -> None:
+def test_a_member_that_ends_during_a_switch_waits_for_it() -> None:
     it = Switch()
     asyncio.run(it.persister.settled(1.0))
     assert not it.persister.switching
@@ -275,7 +275,7 @@ def test_who_ends_meanwhile_waits_for_the_switch() -> None:
 
 
 class CountingWriter(SlowWriter):
-    """Takes checkpoints, and does not write them."""
+    """Accepts checkpoints without writing them."""
 
     checkpoints = 0
 
@@ -298,7 +298,7 @@ class CountingDevice(SlowDevice):
         return self.writers[-1]
 
 
-def test_a_large_message_that_comes_is_not_written_twice_meanwhile() -> None:
+def test_an_arriving_large_message_is_not_written_twice_by_a_checkpoint() -> None:
     device = CountingDevice()
     persister = Persister(
         device, MemoryStore(MemoryDisk(), OLD), OLD, lambda _: None, checkpoint_bytes_min=5000
@@ -355,8 +355,8 @@ def test_the_log_behind_a_large_checkpoint_may_be_twice_as_long() -> None:
 
 
 def test_the_log_of_former_processes_counts_for_the_next_checkpoint() -> None:
-    """A member that was killed more often than it makes one never made any: its store grew, and
-    each start executed all of its history again."""
+    """A member killed more often than it makes a checkpoint never made one: its store grew, and
+    each start executed its whole history again."""
     disk, replica = MemoryDisk(), Replica("a", Machine("a"), History())
     size = 0
     for position in range(1, 6):

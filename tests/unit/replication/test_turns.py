@@ -1,4 +1,4 @@
-"""Turns of a member that is behind: several hand over to store, log and clients together."""
+"""Turns of a member that lags: several turns hand over to store, log and clients together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vsync.types import Guarantee, Member, RingId
 
 
 class Turns:
-    """A member with `items` to apply, of which a slice holds one."""
+    """A member with `items` to apply, one in each slice."""
 
     def __init__(self, items: int) -> None:
         self.ring, self.clients, self.clock = Mock(), Mock(), Mock()
@@ -50,15 +50,15 @@ class Turns:
         self.member.turn(lambda: next(slices))
 
 
-def test_a_member_that_is_behind_hands_over_once_for_several_turns() -> None:
-    """To wake a thread for each costs more than what an item takes."""
+def test_a_lagging_member_hands_over_once_for_several_turns() -> None:
+    """Waking a thread for each turn costs more than applying an item."""
     behind = Turns(items=2 * MERGED_TURNS_MAX + 1)
     for number in range(1, 2 * MERGED_TURNS_MAX + 1):
         behind.turn()
         assert behind.keep.call_count == number // MERGED_TURNS_MAX
         assert behind.clients.flush.call_count == number // MERGED_TURNS_MAX
         assert behind.host.schedule.call_count == number, "another turn follows"
-        assert behind.controller.submit.call_count == number, "commands wait for nothing"
+        assert behind.controller.submit.call_count == number, "commands do not wait"
 
 
 def test_a_member_that_has_caught_up_hands_over_at_once() -> None:
@@ -69,12 +69,13 @@ def test_a_member_that_has_caught_up_hands_over_at_once() -> None:
     behind.keep.assert_called_once()
     behind.clients.flush.assert_called_once()
     behind.turn()
-    assert behind.keep.call_count == 2, "nothing was applied, but somebody wanted a turn"
+    assert behind.keep.call_count == 2, "nothing was applied, but a turn was requested"
 
 
 @pytest.mark.parametrize("what", ["submitted", "handed over", "written"])
-def test_another_turn_follows_where_the_end_of_one_made_work(what: str) -> None:
-    """Also of what it saw nothing as it began: a lone member's own commands are ordered at once."""
+def test_work_made_at_the_end_of_a_turn_causes_another_turn(what: str) -> None:
+    """Even if there was none when the turn began: a lone member's own commands are ordered
+    at once."""
     idle = Turns(items=0)
     of = {
         "submitted": idle.controller.submit, "handed over": idle.keep,
@@ -90,8 +91,8 @@ def test_another_turn_follows_where_the_end_of_one_made_work(what: str) -> None:
     idle.host.schedule.assert_called_once()
 
 
-def test_what_nobody_waits_for_shares_a_commit_with_what_follows() -> None:
-    """A commit of its own for each ack takes the disk from the publish behind it."""
+def test_unawaited_items_share_a_commit_with_what_follows() -> None:
+    """Separate commits for acks would keep the disk from the publish behind them."""
     acked = Turns(items=3)
     acked.controller.replica = Mock(awaited=False, uncut=True)
     for _ in range(3):
@@ -104,10 +105,10 @@ def test_what_nobody_waits_for_shares_a_commit_with_what_follows() -> None:
     keep()
     acked.keep.assert_called_once()
     acked.turn()
-    assert acked.clock.later.call_count == 2, "and the same again"
+    assert acked.clock.later.call_count == 2, "the next ones too"
 
 
-def test_what_somebody_waits_for_takes_along_what_nobody_does() -> None:
+def test_awaited_items_take_unawaited_ones_along() -> None:
     acked = Turns(items=2)
     acked.controller.replica = Mock(awaited=False, uncut=True)
     acked.turn()
@@ -117,8 +118,8 @@ def test_what_somebody_waits_for_takes_along_what_nobody_does() -> None:
     acked.keep.assert_called_once()
 
 
-def test_what_nobody_waits_for_is_not_handed_to_a_store_that_was_closed() -> None:
-    """The last commit of a member that stops had it."""
+def test_unawaited_items_are_not_handed_to_a_closed_store() -> None:
+    """A stopping member's last commit contains them."""
     acked = Turns(items=1)
     acked.controller.replica = Mock(awaited=False, uncut=True)
     acked.turn()
@@ -128,8 +129,8 @@ def test_what_nobody_waits_for_is_not_handed_to_a_store_that_was_closed() -> Non
     acked.host.failed.assert_not_called()
 
 
-def test_records_that_nobody_waits_for_share_a_write_with_what_follows() -> None:
-    """To wake the log's thread takes the processor from what a client waits for."""
+def test_unawaited_records_share_a_write_with_what_follows() -> None:
+    """Waking the log's thread takes processor time from what a client waits for."""
     idle = Turns(items=0)
     idle.log.unflushed = True
     for _ in range(3):
@@ -142,10 +143,10 @@ def test_records_that_nobody_waits_for_share_a_write_with_what_follows() -> None
     hand_over()
     idle.log.flush.assert_called_once()
     idle.turn()
-    assert idle.clock.later.call_count == 2, "and the same again"
+    assert idle.clock.later.call_count == 2, "the next ones too"
 
 
-def test_what_a_client_waits_for_has_the_log_written_at_once() -> None:
+def test_a_waiting_client_has_the_log_written_at_once() -> None:
     behind = Turns(items=0)
     behind.log.unflushed = True
     behind.turn()
@@ -155,16 +156,16 @@ def test_what_a_client_waits_for_has_the_log_written_at_once() -> None:
     behind.clients.effects.assert_called_once()
 
 
-def test_the_log_of_an_idle_member_is_looked_after_at_each_turn() -> None:
-    """Its segment may be old; no timer runs for that."""
+def test_an_idle_members_log_is_checked_at_each_turn() -> None:
+    """Its segment may be old, and no timer checks that."""
     idle = Turns(items=0)
     idle.turn()
     idle.log.flush.assert_called_once()
     idle.clock.later.assert_not_called()
 
 
-def test_the_ring_is_told_what_the_disk_has_begun_on() -> None:
-    """Not by a store that does not count: its mark stays where it is."""
+def test_the_ring_is_told_which_commits_have_begun() -> None:
+    """Except by a store that does not count: its mark stays where it is."""
     member = Turns(items=0)
     member.turn()
     member.ring.expect_mark.assert_called_once_with(member.member.persister.meta.position)
@@ -175,7 +176,7 @@ def test_the_ring_is_told_what_the_disk_has_begun_on() -> None:
     member.ring.expect_mark.assert_called_once()
 
 
-def test_what_the_primary_layer_says_goes_out_at_once_and_applying_waits_for_its_slice() -> None:
+def test_primary_messages_go_out_at_once_and_applying_waits_for_its_slice() -> None:
     turns, ring = Turns(items=3), RingId(1, "a", 1)
     turns.controller.on_output, turns.controller.flush = Mock(), Mock()
     turns.member.on_output(View(ring, (), (), ()))
@@ -186,7 +187,7 @@ def test_what_the_primary_layer_says_goes_out_at_once_and_applying_waits_for_its
     assert (turns.items, turns.host.schedule.call_count) == (3, 2)
 
 
-def test_a_member_that_waits_for_a_backup_looks_at_each_mark_and_when_time_has_passed() -> None:
+def test_a_member_that_waits_for_a_backup_checks_each_mark_and_the_time() -> None:
     turns = Turns(items=0)
     turns.controller.on_output = turns.controller.flush = Mock()
     turns.member.on_output(Marks({}))

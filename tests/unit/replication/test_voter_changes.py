@@ -1,4 +1,4 @@
-"""Voters that change: asked for, ordered in two steps, counted out when they are away (G7, G8)."""
+"""Voter changes: requested, ordered in two steps, and counting out absent voters (G7, G8)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cluster:
         return terms
 
 
-def test_a_dead_voter_is_replaced_and_the_others_can_do_without_one_more() -> None:
+def test_a_dead_voter_is_replaced_and_one_more_may_then_be_lost() -> None:
     """G8."""
     cluster = Cluster("a b c d", 3)
     assert cluster.voters() == ("a", "b", "c")
@@ -54,8 +54,8 @@ def test_a_dead_voter_is_replaced_and_the_others_can_do_without_one_more() -> No
     assert cluster.bus.cores["d"].serving
 
 
-def test_a_change_waits_for_the_store_of_a_new_voter_that_it_cannot_do_without() -> None:
-    """G8: after a crash of all it would have no vote, and the change needs it."""
+def test_a_change_waits_for_the_store_of_a_new_voter_it_needs() -> None:
+    """G8: after a crash of all members that store would have no vote, and the change needs it."""
     cluster = Cluster("a b", 1)
     cluster.bus.shells["b"].store_counts = False
     cluster.bus.marks("a b")
@@ -66,8 +66,8 @@ def test_a_change_waits_for_the_store_of_a_new_voter_that_it_cannot_do_without()
     assert cluster.voter_changes["a"].add("b") == ("a", "b")
 
 
-def test_a_change_is_finished_only_when_it_is_durable_at_old_and_new_voters() -> None:
-    """G8: whoever was voted in must have it on disk before it counts alone."""
+def test_a_change_ends_only_when_durable_at_old_and_new_voters() -> None:
+    """G8: a new voter must have it on disk before it counts alone."""
     cluster = Cluster("a b c d", 3)
     cluster.voter_changes["a"].replace("c", "d")
     bus = cluster.bus
@@ -93,7 +93,7 @@ def test_a_change_is_finished_only_when_it_is_durable_at_old_and_new_voters() ->
     assert cluster.voters() == ("a", "b", "d")
 
 
-def test_what_was_durable_under_the_old_voters_is_not_taken_for_granted() -> None:
+def test_what_the_old_voters_made_durable_is_not_taken_for_granted() -> None:
     """G9: others are further than this member when it learns that the voters changed."""
     cluster = Cluster("a b c d", 3)
     bus = cluster.bus
@@ -102,7 +102,7 @@ def test_what_was_durable_under_the_old_voters_is_not_taken_for_granted() -> Non
     message = bus.queue.pop(0)
     position = bus.cores["a"].replica.history.position
     ahead = {"a": position + 1, "b": position + 1, "c": position + 1, "d": position}
-    bus.give("a", Marks(ahead))  # the order itself has not reached a yet
+    bus.give("a", Marks(ahead))  # a does not have the order itself yet
     assert bus.shells["a"].released == position
     bus.deliver(cluster.names, *message)
     assert bus.shells["a"].released == position
@@ -110,13 +110,13 @@ def test_what_was_durable_under_the_old_voters_is_not_taken_for_granted() -> Non
     assert bus.shells["a"].released == position + 1
 
 
-def test_the_view_may_change_in_the_middle_of_a_change() -> None:
-    """G7: the next primary goes on with it, under both sets."""
+def test_the_view_may_change_during_a_change_of_voters() -> None:
+    """G7: the next primary continues it, under both sets."""
     cluster = Cluster("a b c d", 3)
     cluster.voter_changes["a"].replace("c", "d")
     cluster.bus.run(cluster.names)
     cluster.change("b c")
-    assert not cluster.bus.cores["b"].serving, "two of the old, one of the new voters"
+    assert not cluster.bus.cores["b"].serving, "two of the old voters, one of the new"
     assert "to come" in cluster.bus.cores["b"].primary.reason
     cluster.bus.transitional("a")
     cluster.bus.transitional("b c")
@@ -139,7 +139,7 @@ def test_the_view_may_change_in_the_middle_of_a_change() -> None:
         (lambda e: e.votes("c", 9), "it could not take effect"),
     ],
 )
-def test_a_change_that_must_not_be_is_refused_with_the_reason(ask: object, words: str) -> None:
+def test_a_forbidden_change_is_refused_with_the_reason(ask: object, words: str) -> None:
     """G7: nothing is ordered."""
     cluster = Cluster("a b c d", 3)
     cluster.change("a b d")
@@ -157,8 +157,8 @@ def test_a_second_change_waits_for_the_first() -> None:
         cluster.voter_changes["b"].remove("a")
 
 
-def test_the_last_men_standing_count_anew_after_each_window() -> None:
-    """Four, then three, then two go on; one does not without a tie breaker."""
+def test_last_man_standing_recounts_after_each_window() -> None:
+    """Four, then three, then two members go on; one alone does not without a tie breaker."""
     cluster = Cluster("a b c d", 4, ("@last_man_standing=10000",))
     cluster.change("a b c")
     cluster.beat(9.0)
@@ -176,7 +176,7 @@ def test_the_last_men_standing_count_anew_after_each_window() -> None:
     assert not cluster.bus.cores["a"].serving
 
 
-def test_who_comes_back_counts_again() -> None:
+def test_a_voter_that_returns_counts_again() -> None:
     cluster = Cluster("a b c", 3, ("@last_man_standing=1000",))
     cluster.change("a b")
     cluster.beat()
@@ -193,7 +193,7 @@ def test_who_comes_back_counts_again() -> None:
     assert cluster.voters() == ("a", "b", "c", "@last_man_standing=1000")
 
 
-def test_members_of_a_first_start_that_disagree_are_told_so() -> None:
+def test_members_of_a_first_start_that_disagree_are_told() -> None:
     bus = Bus()
     bus.start("a", size=2, requested=("@wait_for_all",))
     bus.start("b", size=2)

@@ -1,4 +1,4 @@
-"""What an origin expects a command to cost (G15)."""
+"""The work that an origin expects a command to cost (G15)."""
 
 import pytest
 
@@ -32,24 +32,24 @@ def publish(exchange: str, key: str = "k") -> Command:
     return c.Publish(c.PUBLISH, 1, 1, 0, exchange, key, 0, EMPTY, b"")
 
 
-def test_a_publish_weighs_what_it_reaches_known_or_not(client: Client) -> None:
+def test_a_publish_weighs_the_queues_it_reaches_cached_or_not(client: Client) -> None:
     assert cost(client, publish("", "q0")) == 0
     assert cost(client, publish("nowhere")) == 0
-    assert cost(client, publish("amq.fanout")) == 5, "not looked for yet: all that could match"
+    assert cost(client, publish("amq.fanout")) == 5, "no route cached: all that could match"
     client.publish("k", exchange="amq.fanout")
     assert cost(client, publish("amq.fanout")) == 4
     assert cost(client, publish("amq.topic", "a.b")) == 1
 
 
-def test_a_direct_exchange_that_leads_to_others_may_reach_any(client: Client) -> None:
+def test_a_direct_exchange_bound_to_others_may_reach_any_queue(client: Client) -> None:
     client.bind_exchange("amq.fanout", "amq.direct", "k")
     assert cost(client, publish("amq.direct", "other")) == 0
     assert cost(client, publish("amq.direct", "k")) >= 5
 
 
 @pytest.mark.parametrize("kind", ["x-random", "x-consistent-hash", "headers", "fanout", "topic"])
-def test_what_other_exchanges_reach_behind_one_counts(client: Client, kind: str) -> None:
-    """Of what is chosen by more than the key no route is kept: each publish would count as one."""
+def test_queues_reached_through_other_exchanges_count(client: Client, kind: str) -> None:
+    """Routes that depend on more than the key are not cached: each publish would count as one."""
     client.exchange("first", kind, {"hash-header": "h"} if "hash" in kind else None)
     client.exchange("second", "x-random")
     client.bind("q0", "first", "1")
@@ -71,7 +71,8 @@ def test_a_commit_weighs_all_its_publishes_and_settlements(client: Client) -> No
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
 def test_a_publish_weighs_what_its_copies_reach(client: Client, header: str) -> None:
-    """A short key can reach thousands of queues: many of them in one item would hold up all."""
+    """A short key can reach thousands of queues: many such publishes in one item would
+    block all."""
     client.bind("q1", "amq.direct", "many")
     client.bind("q2", "amq.direct", "many")
     keys = ("many", "many", "none")
@@ -79,7 +80,7 @@ def test_a_publish_weighs_what_its_copies_reach(client: Client, header: str) -> 
     command = c.Publish(c.PUBLISH, 1, 1, 0, "amq.direct", "none", 0, properties, b"")
     assert cost(client, command) == 2 + KEY_WORK
     client.publish("none", exchange="amq.direct", properties=properties)
-    assert cost(client, command) == 1 + KEY_WORK, "known: the queues beyond the first"
+    assert cost(client, command) == 1 + KEY_WORK, "cached: the queues beyond the first"
     client.bind("q3", "amq.direct", "other")
     publishes = (c.TxPublish("amq.direct", "none", 0, properties, b""),) * 2
     assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, publishes, ())) == 2 * (2 + KEY_WORK)
@@ -87,7 +88,7 @@ def test_a_publish_weighs_what_its_copies_reach(client: Client, header: str) -> 
     assert cost(client, c.Publish(c.PUBLISH, 1, 1, 0, "amq.direct", "", 0, wrong, b"")) == 0
 
 
-def test_settlements_and_ends_weigh_what_is_held(client: Client) -> None:
+def test_settlements_and_closes_weigh_what_is_held(client: Client) -> None:
     assert cost(client, c.Ack(c.ACK, 1, 1, 1, False)) == 0
     assert cost(client, c.Ack(c.ACK, 1, 1, 3, True)) == 3
     assert cost(client, c.Nack(c.NACK, 1, 1, 0, True, True)) == 3
@@ -100,7 +101,7 @@ def test_settlements_and_ends_weigh_what_is_held(client: Client) -> None:
     assert cost(client, c.ExchangeDelete(c.EXCHANGE_DELETE, 1, 1, "amq.fanout", False, False)) == 5
 
 
-def test_what_is_unknown_weighs_nothing(client: Client) -> None:
+def test_unknown_objects_weigh_nothing(client: Client) -> None:
     assert cost(client, c.Ack(c.ACK, 9, 1, 1, True)) == 0
     assert cost(client, c.ConnectionClose(c.CONNECTION_CLOSE, 9)) == 0
     assert cost(client, c.Tick(c.TICK, 0, 0, 0)) == 0

@@ -28,21 +28,21 @@ def _tell(story: str) -> None:
 
 CHECKS: dict[str, Callable[[], None]] = {
     "promise_forgotten_after_a_transfer": (
-        test_controller.test_a_promise_outlives_the_state_that_takes_the_place_of_ones_own
+        test_controller.test_a_promise_survives_a_received_state
     ),
     "installs_before_the_log": (
-        test_received_state.test_the_log_knows_of_a_received_state_before_it_goes_on
+        test_received_state.test_the_log_records_a_received_state_before_the_member_goes_on
     ),
     "half_a_state_votes": lambda: _tell("half_a_state.txt"),
     "clients_outlive_the_tail": lambda: _tell("half_a_tail.txt"),
     "arbiter_reports_before_its_record": (
-        test_arbiter.test_it_reports_an_epoch_when_its_record_is_written
+        test_arbiter.test_it_reports_an_epoch_once_its_record_is_written
     ),
     "arbiter_promises_before_durable": (
-        test_arbiter.test_it_promises_what_is_written_when_all_others_are_silent
+        test_arbiter.test_it_promises_written_epochs_once_all_others_are_silent
     ),
     "arbiter_promises_while_others_reply": (
-        test_arbiter.test_it_promises_what_is_written_when_all_others_are_silent
+        test_arbiter.test_it_promises_written_epochs_once_all_others_are_silent
     ),
 }
 
