@@ -1,4 +1,4 @@
-"""Applying with pages on disk: it pauses within a command, and what comes of it is the same.
+"""Applying with pages on disk: a command may pause midway, and its result is the same.
 
 docs/decisions/0060-applying-waits-for-the-disk.md.
 """
@@ -24,7 +24,7 @@ from tests.support.three_machines import Rig
 
 
 class LateDisk(MemoryShelf):
-    """A shelf that is read when a test says so."""
+    """A shelf whose reads complete when a test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LateDisk(MemoryShelf):
         self.woken += 1
 
     def answer(self) -> None:
-        """Read what was asked for longest."""
+        """Complete the oldest read."""
         self.asked.popleft()()
 
 
@@ -57,7 +57,7 @@ def _do(work: Work) -> None:
 
 
 def filled(disk: LateDisk, messages: int = 40) -> tuple[Rig, Machine]:
-    """A queue of which a machine has most on the disk, and a consumer's log behind it."""
+    """A queue with most of its messages on disk, and a consumer's log behind it."""
     rig = Rig()
     client = rig.client()
     client.queue("q")
@@ -71,13 +71,13 @@ def filled(disk: LateDisk, messages: int = 40) -> tuple[Rig, Machine]:
     return rig, machine
 
 
-def test_a_command_pauses_for_each_page_and_ends_as_without() -> None:
+def test_a_command_pauses_at_each_page_and_ends_as_without() -> None:
     disk = LateDisk()
     rig, machine = filled(disk)
     before, there = machine.root(), len(rig.log)
     rig.client().consume("q", prefetch=20)
     for one in rig.log[there:-1]:
-        assert disk.stack.run(disk.pager, partial(machine.apply, *one)), "it needs no page"
+        assert disk.stack.run(disk.pager, partial(machine.apply, *one)), "it needed a page"
     outcomes: list[int] = []
     last = rig.log[-1]
     assert not disk.stack.run(disk.pager, lambda: outcomes.append(machine.apply(*last)))
@@ -93,11 +93,11 @@ def test_a_command_pauses_for_each_page_and_ends_as_without() -> None:
     assert outcomes == [c.OK]
     assert before != machine.root() == rig.machine.root()
     assert pauses >= 1
-    assert disk.woken >= 1, "whoever waits hears of it"
+    assert disk.woken >= 1, "the waiting caller is told"
     assert not disk.pager.counters["at_once"]
 
 
-def test_what_a_page_takes_with_it_is_raised_by_the_loop() -> None:
+def test_an_exception_of_a_page_read_reaches_the_loop() -> None:
     disk = LateDisk()
     rig, machine = filled(disk)
     there = len(rig.log)
@@ -111,10 +111,10 @@ def test_what_a_page_takes_with_it_is_raised_by_the_loop() -> None:
     with pytest.raises(PageLost, match="nothing comes back"):
         disk.stack.resume()
     disk.fails = False
-    assert disk.stack.run(disk.pager, lambda: None), "and the stack goes on"
+    assert disk.stack.run(disk.pager, lambda: None), "the stack goes on"
 
 
-def test_what_is_dropped_never_goes_on() -> None:
+def test_dropped_work_never_resumes() -> None:
     disk = LateDisk()
     rig, machine = filled(disk)
     there = len(rig.log)
@@ -129,7 +129,7 @@ def test_what_is_dropped_never_goes_on() -> None:
     assert went_on == [1]
 
 
-def test_a_page_that_another_reader_took_is_asked_for_again() -> None:
+def test_a_page_another_reader_took_is_requested_again() -> None:
     """A checkpoint passes the page that the head of the queue waits for."""
     disk = LateDisk()
     rig, machine = filled(disk)
@@ -149,7 +149,7 @@ def test_a_page_that_another_reader_took_is_asked_for_again() -> None:
     assert machine.root() == rig.machine.root()
 
 
-def test_a_checkpoint_and_a_scrub_wait_for_pages_and_find_what_they_would() -> None:
+def test_a_checkpoint_and_a_scrub_wait_for_pages_with_the_same_result() -> None:
     disk = LateDisk()
     _, machine = filled(disk)
     expected = list(machine.snapshot())
@@ -175,7 +175,7 @@ def test_a_checkpoint_and_a_scrub_wait_for_pages_and_find_what_they_would() -> N
     assert disk.pager.counters["at_once"] == read
 
 
-def test_a_scrub_names_a_page_that_cannot_be_read() -> None:
+def test_a_scrub_names_a_page_it_cannot_read() -> None:
     disk = LateDisk()
     _, machine = filled(disk)
     scrub = Scrub(machine)
@@ -194,7 +194,7 @@ def test_without_pages_there_is_no_second_stack() -> None:
     assert ran == [getcurrent()] * 2
 
 
-def test_with_pages_all_is_done_on_one_other_stack_of_the_same_thread() -> None:
+def test_with_pages_all_work_is_on_one_other_stack_of_the_same_thread() -> None:
     disk = LateDisk()
     _, machine = filled(disk)
     ran: list[tuple[greenlet, threading.Thread]] = []
@@ -205,11 +205,11 @@ def test_with_pages_all_is_done_on_one_other_stack_of_the_same_thread() -> None:
     assert ran[0] == ran[1]
     assert ran[0][0] is not getcurrent()
     assert ran[0][1] is threading.current_thread()
-    assert machine.vhosts["/"].queues["q"].ready.blocks[0].on_disk, "it is why"
+    assert machine.vhosts["/"].queues["q"].ready.blocks[0].on_disk, "the second stack is the reason"
 
 
 @pytest.mark.parametrize("seed", range(201, 204))
-def test_no_command_reads_where_it_is(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_reads_on_its_own_stack(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever clients do: expiry, dead letters, limits, policies, lost members, cold starts."""
     for limit, value in LIMITS.items():
         monkeypatch.setattr(limit, value)
@@ -233,16 +233,16 @@ def test_no_command_reads_where_it_is(seed: int, monkeypatch: pytest.MonkeyPatch
         expected.apply(*one)
         assert machine.root() == expected.root()
     assert machine.take_effects() == expected.take_effects()
-    assert paused, "else nothing was tried"
+    assert paused, "nothing was exercised"
     assert not disk.pager.counters["at_once"]
 
 
 class Fault(Exception):
-    """Something of ours that raises."""
+    """A bug of ours that raises."""
 
 
-def test_what_was_raised_is_not_kept_until_the_next_item() -> None:
-    """By its traceback it may hold pages."""
+def test_an_exception_is_not_kept_until_the_next_item() -> None:
+    """Its traceback may hold pages."""
     disk = LateDisk()
     filled(disk)
     raised: list[weakref.ref[Fault]] = []

@@ -1,4 +1,4 @@
-"""Stores that were set aside: removed by number, age and size, and never a possible only copy."""
+"""Stores that were set aside: removed by number, age and size, but never a possible only copy."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class TestWhatStays:
         found = judged(*old, backup(6))
         assert found == [due, Stays.YOUNG, due, number, number, Stays.NEWEST]
 
-    def test_together_a_fifth_of_the_disk_from_the_oldest_on(self) -> None:
+    def test_together_a_fifth_of_the_disk_oldest_removed_first(self) -> None:
         young = [backup(number, age_days=1, size=60) for number in range(1, 6)]
         due, number = Stays.DUE, Stays.IN_NUMBER
         assert judged(*young) == [due, due, number, number, Stays.NEWEST]
         bytes_ = BackupPolicy(keep_bytes=60)
         assert judged(*young, policy=bytes_) == [due, due, due, due, Stays.NEWEST]
 
-    def test_the_newest_whatever_it_takes(self) -> None:
+    def test_the_newest_however_large(self) -> None:
         assert judged(backup(1, size=900)) == [Stays.NEWEST]
 
-    def test_what_the_present_store_did_not_go_through(self) -> None:
+    def test_a_state_the_present_store_did_not_pass_through(self) -> None:
         policy = BackupPolicy(keep=1, keep_s=0, keep_bytes=1)
         beyond = [
             replace(META, state_epoch=6),
@@ -68,7 +68,7 @@ class TestWhatStays:
             assert found == [Stays.BEYOND, Stays.NEWEST], meta
         assert judged(backup(1, PRESENT), backup(2), policy=policy)[0] is Stays.DUE
 
-    def test_everything_where_no_store_is_level(self) -> None:
+    def test_everything_while_no_store_is_level(self) -> None:
         found = judged(backup(1), backup(2), present=None, policy=BackupPolicy(1, 0, 1))
         assert found == [Stays.BEYOND, Stays.NEWEST]
 
@@ -80,21 +80,21 @@ class TestWhatStays:
         )  # fmt: skip
         assert found == [Stays.DUE, Stays.RESTORED, Stays.DUE, Stays.NEWEST]
 
-    def test_what_cannot_be_read(self) -> None:
+    def test_an_unreadable_store(self) -> None:
         found = judged(backup(1, None), backup(2), policy=BackupPolicy(1, 0, 1))
         assert found == [Stays.UNREADABLE, Stays.NEWEST]
 
-    def test_a_store_that_never_held_anything_goes(self) -> None:
+    def test_a_store_that_was_always_empty_goes(self) -> None:
         empty = replace(META, cluster_id="", state_epoch=0, position=0, marker=Marker.EMPTY)
         assert judged(backup(1, empty), backup(2), policy=BackupPolicy(1, 0, 1))[0] is Stays.DUE
 
-    def test_all_when_that_is_asked_for(self) -> None:
+    def test_all_if_requested(self) -> None:
         found = judged(*map(backup, range(9)), policy=BackupPolicy(0, 0, 1))
         assert found == [Stays.IN_NUMBER] * 8 + [Stays.NEWEST]
 
 
 class Clock:
-    """A loop of which the pruner wants the time, and which calls at once."""
+    """A loop that gives the pruner the time and calls back at once."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -104,7 +104,7 @@ class Clock:
 
 
 class Member:
-    """A data directory with old stores, and a pruner whose thread is this one."""
+    """A data directory with old stores, and a pruner that runs on this thread."""
 
     def __init__(self, data_dir: Path, backups: int, policy: BackupPolicy) -> None:
         self.data_dir, self.clock = data_dir, Clock()
@@ -154,7 +154,7 @@ class TestPruner:
             f"_cluster.bak.000{number}" for number in one.left
         ]
 
-    def test_one_that_is_not_level_for_a_minute_does_not(
+    def test_a_member_level_for_less_than_a_minute_removes_nothing(
         self, member: Callable[[int], Member]
     ) -> None:
         one = member(5)
@@ -163,7 +163,7 @@ class TestPruner:
             one.wake_for(1, None)
         assert one.left == [1, 2, 3, 4, 5]
 
-    def test_one_that_a_tool_has_open_stays_and_goes_later(
+    def test_a_backup_a_tool_has_open_stays_and_goes_later(
         self, member: Callable[[int], Member]
     ) -> None:
         one = member(4)
@@ -174,7 +174,7 @@ class TestPruner:
         one.wake_for(LEVEL_S + 2)
         assert one.left == [2, 3, 4]
 
-    def test_what_a_crash_left_half_removed_is_no_backup_and_goes(
+    def test_a_backup_a_crash_left_half_removed_goes(
         self, member: Callable[[int], Member], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one = member(4)

@@ -1,4 +1,4 @@
-"""An orderly stop of one member leaves a checkpoint, and nothing keeps it from stopping."""
+"""An orderly stop of one member leaves a checkpoint, and nothing prevents the stop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STOPPING = "the next start is a short one"
 
 
 class Rig:
-    """A member's store with some log in it, on a loop; time is what a test says it is."""
+    """A member's store with some log in it, on a loop whose time the test sets."""
 
     def __init__(self, path: Path, *, items: int = 5) -> None:
         self.errors: list[StoreError] = []
@@ -60,7 +60,7 @@ class Rig:
         self.before_stop = CheckpointBeforeStop(self.persister, PATIENCE_S)
 
     def apply(self) -> None:
-        """One more item, handed to the store."""
+        """Apply one more item and hand it to the store."""
         self.number += 1
         session = self.replica.machine.sessions["a"].session
         command = c.ConnectionOpen(c.CONNECTION_OPEN, self.number, "/", "guest", f"p:{self.number}")
@@ -69,14 +69,14 @@ class Rig:
         self.keep()
 
     def keep(self) -> None:
-        """What a turn does."""
+        """The work of a turn."""
         self.persister.keep(self.replica, PROMISE)
 
     def awaited(self, now: float = 0.0) -> bool:
         return self.before_stop.awaited(self.replica, now)
 
     async def until_over(self) -> None:
-        """As the member waits, whose turns go on."""
+        """Wait as the member does while its turns go on."""
         async with asyncio.timeout(30):
             while self.awaited():
                 self.apply()
@@ -90,7 +90,7 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def worth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any log is worth a checkpoint, unless a test says otherwise."""
+    """Make any log worth a checkpoint unless a test says otherwise."""
     monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", 0)
 
 
@@ -101,27 +101,27 @@ def run(path: Path, test: Callable[[Rig], object]) -> None:
         if asyncio.iscoroutine(result):
             await result
         store = await rig.end()
-        assert store.meta.marker is Marker.DIRTY, "the others have gone on: it is no clean one"
+        assert store.meta.marker is Marker.DIRTY, "the others have gone on: it is not clean"
         store.close()
 
     asyncio.run(whole())
 
 
-def test_it_is_written_while_the_member_goes_on(tmp_path: Path) -> None:
+def test_the_checkpoint_is_written_while_the_member_goes_on(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         begun = rig.replica.history.position
         await rig.until_over()
         saved = rig.store.checkpoint()
         assert saved is not None
         assert saved[0] >= begun
-        assert rig.persister.meta.position > begun, "what was applied meanwhile is kept as well"
-        assert not rig.awaited(), "it is asked for once"
+        assert rig.persister.meta.position > begun, "items applied meanwhile are kept too"
+        assert not rig.awaited(), "it is requested once"
         assert rig.persister.checkpoints == 1
 
     run(tmp_path, test)
 
 
-def test_one_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
+def test_a_checkpoint_under_way_is_waited_for(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         rig.persister.request_checkpoint()
         rig.keep()
@@ -131,7 +131,7 @@ def test_one_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_short_log_is_worth_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_log_is_not_worth_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", 4 << 20)
 
     def test(rig: Rig) -> None:
@@ -143,7 +143,7 @@ def test_a_short_log_is_worth_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("what", ["disputed", "broken"])
-def test_no_state_in_doubt_is_kept(tmp_path: Path, what: str) -> None:
+def test_a_doubtful_state_is_not_checkpointed(tmp_path: Path, what: str) -> None:
     def test(rig: Rig) -> None:
         rig.persister.hold_checkpoints = what == "disputed"
         rig.replica.broken = what == "broken"
@@ -154,7 +154,7 @@ def test_no_state_in_doubt_is_kept(tmp_path: Path, what: str) -> None:
     run(tmp_path, test)
 
 
-def test_a_state_that_comes_into_doubt_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_state_that_becomes_doubtful_is_not_waited_for(tmp_path: Path) -> None:
     def test(rig: Rig) -> None:
         assert rig.awaited()
         rig.persister.hold_checkpoints = True
@@ -164,10 +164,10 @@ def test_a_state_that_comes_into_doubt_is_not_waited_for(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("asked_again", [False, True])
-def test_it_is_bounded_in_time_and_by_whoever_asks_again(
+def test_the_wait_ends_at_a_time_limit_or_at_a_second_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, asked_again: bool
 ) -> None:
-    """The disk takes none of it: nothing runs here that would write a slice."""
+    """The disk takes nothing: nothing here writes a slice."""
 
     def test(rig: Rig) -> None:
         assert rig.awaited(now=100.0)
@@ -188,7 +188,7 @@ def test_it_is_bounded_in_time_and_by_whoever_asks_again(
     assert STOPPING in caplog.messages[0]
 
 
-def test_whoever_asks_again_before_it_is_begun_has_none(tmp_path: Path) -> None:
+def test_a_second_request_before_it_begins_makes_none(tmp_path: Path) -> None:
     def test(rig: Rig) -> None:
         rig.before_stop.skip("again")
         assert not rig.awaited()
@@ -197,19 +197,19 @@ def test_whoever_asks_again_before_it_is_begun_has_none(tmp_path: Path) -> None:
 
 
 def full(store: LmdbStore, _: int) -> object:
-    """No space for a checkpoint."""
+    """There is no space for a checkpoint."""
 
     class Full:
         def add(self, _: list[bytes]) -> None:
             raise NoSpace(str(store.path), 1)
 
         def abandon(self) -> None:
-            """Nothing is there."""
+            """Nothing to abandon."""
 
     return Full()
 
 
-def test_without_space_the_stop_goes_on(
+def test_the_stop_goes_on_without_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(rig: Rig) -> None:
@@ -222,10 +222,10 @@ def test_without_space_the_stop_goes_on(
     assert "there is no space for it" in caplog.messages[-1]
 
 
-def test_a_state_that_cannot_be_packed_is_told_apart_from_a_disk_that_failed(
+def test_a_state_that_cannot_be_packed_differs_from_a_failed_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member goes on to its orderly end: the store takes what follows."""
+    """The member goes on to its orderly end: the store accepts what follows."""
 
     async def test(rig: Rig) -> None:
         def broken(_: CheckpointWriter) -> None:
@@ -252,10 +252,10 @@ def test_a_state_that_cannot_be_packed_is_told_apart_from_a_disk_that_failed(
     run(tmp_path, test)
 
 
-def test_the_log_behind_the_checkpoint_is_counted_as_the_store_does(
+def test_the_log_behind_the_checkpoint_is_counted_as_the_store_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also beside a checkpoint that is being written, and behind one that was given up."""
+    """Also beside a checkpoint in progress, and after one that was abandoned."""
 
     async def settled(rig: Rig) -> None:
         async with asyncio.timeout(30):
@@ -279,6 +279,6 @@ def test_the_log_behind_the_checkpoint_is_counted_as_the_store_does(
         await settled(rig)
         (size, behind), (there, log) = rig.persister.bytes_to_start, rig.store.bytes_to_start()
         assert size == there
-        assert 0 < behind <= log < before, "it counts whole a commit of which a part is covered"
+        assert 0 < behind <= log < before, "a partly covered commit counts whole"
 
     run(tmp_path, test)

@@ -1,4 +1,4 @@
-"""The data directory of a broker: one broker at a time, also while it has no store."""
+"""A broker's data directory: one broker at a time, even while it has no store."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ RECEIVED = Meta(cluster_name="", member="b", store_id="5eed", marker=Marker.DIRT
 
 
 def of_cluster(data_dir: Path, name: str, bind: int) -> BrokerOptions:
-    """Of a member of three."""
+    """The meta record of a member of three."""
     return broker_options({
         "data-dir": str(data_dir), "cluster-name": name, "cluster-size": "3",
         "cluster-bind": f"127.0.0.1:{bind}",
     })  # fmt: skip
 
 
-def test_nobody_completes_the_switch_that_a_running_broker_is_in(tmp_path: Path) -> None:
-    """Between its two renames there is no store, so no lock of a store keeps anybody out."""
+def test_nobody_completes_the_switch_of_a_running_broker(tmp_path: Path) -> None:
+    """Between its two renames there is no store, so no store's lock keeps others out."""
     options = broker_options({"data-dir": str(tmp_path)})
     running = DataDirectory(options)
     received = tmp_path / f"{swap.JOINING_PREFIX}1"
@@ -56,7 +56,7 @@ def test_nobody_completes_the_switch_that_a_running_broker_is_in(tmp_path: Path)
     assert inspect(tmp_path / "store").store_id == "5eed"
 
 
-def test_a_start_that_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:
+def test_a_refused_start_leaves_the_directory_free(tmp_path: Path) -> None:
     LmdbStore(tmp_path / "store", RECEIVED).close()
     named = {"cluster-name": "shop", "cluster-size": "3", "cluster-bind": "127.0.0.1:21001"}
     options = broker_options({"data-dir": str(tmp_path)})
@@ -66,10 +66,10 @@ def test_a_start_that_is_refused_leaves_the_directory_free(tmp_path: Path) -> No
     DataDirectory(options).close()
 
 
-def test_a_store_that_no_cluster_has_used_is_taken_for_another_member(
+def test_a_store_no_cluster_has_used_may_change_its_member(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What one mistyped at the very first start, one corrects."""
+    """A name mistyped at the first start can be corrected."""
     caplog.set_level(logging.INFO, "qpidd")
     for name, bind in (("shpo", 21001), ("shop", 21001), ("shop", 21003), ("shop", 21003)):
         identity = DataDirectory(of_cluster(tmp_path, name, bind))
@@ -85,9 +85,7 @@ def test_a_store_that_no_cluster_has_used_is_taken_for_another_member(
 @pytest.mark.parametrize(
     "used", [{"cluster_id": "c1"}, {"marker": Marker.DIRTY}, {"marker": Marker.BACKUP}]
 )
-def test_a_store_that_a_cluster_has_used_keeps_its_member(
-    tmp_path: Path, used: dict[str, Any]
-) -> None:
+def test_a_store_a_cluster_has_used_keeps_its_member(tmp_path: Path, used: dict[str, Any]) -> None:
     identity = DataDirectory(of_cluster(tmp_path, "shop", 21001))
     identity.store.put_meta(replace(identity.store.meta, **used))
     identity.close()
@@ -98,7 +96,7 @@ def test_a_store_that_a_cluster_has_used_keeps_its_member(
     DataDirectory(of_cluster(tmp_path, "shop", 21001)).close()
 
 
-def test_a_reserve_that_a_start_gives_up_is_told(
+def test_a_start_that_gives_up_a_reserve_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = broker_options({"data-dir": str(tmp_path)})
@@ -112,10 +110,10 @@ def test_a_reserve_that_a_start_gives_up_is_told(
     assert f"less than 4 MiB are free in {tmp_path}: its reserve of 32 MiB" in told.getMessage()
 
 
-def test_leftovers_are_removed_before_a_start_is_refused_for_a_full_disk(
+def test_leftovers_are_removed_before_a_full_disk_refuses_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G21.  Of a state that was being received, and of a segment that was being compressed."""
+    """G21. Leftovers of a state being received, and of a segment being compressed."""
     options = broker_options({"data-dir": str(tmp_path)})
     DataDirectory(options).close()
     received = tmp_path / f"{swap.JOINING_PREFIX}1"

@@ -42,7 +42,7 @@ UNWRITTEN_MAX = 8000
 
 
 class Rig:
-    """One joiner with stores on disk, and donors; datagrams and worker threads are told when."""
+    """One joiner with stores on disk, and donors; the test steps datagrams and worker threads."""
 
     def __init__(self, tmp_path: Path, items: int = 60, checkpoint_at: int = 0) -> None:
         self.dir, self.now_s, self.free = tmp_path / "joiner", 0.0, 1 << 40
@@ -166,7 +166,7 @@ class Rig:
         return self.replica.history == self.author.replica.history
 
 
-def test_a_member_a_little_behind_fetches_what_it_missed_and_no_more(tmp_path: Path) -> None:
+def test_a_member_a_little_behind_fetches_only_what_it_missed(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     for _, entry in rig.store.log(0):
         if rig.replica.history.position < 50:
@@ -193,14 +193,14 @@ def test_who_comes_back_applies_no_faster_than_its_disk_writes(tmp_path: Path) -
     assert UNWRITTEN_MAX <= rig.unwritten_worst < UNWRITTEN_MAX + largest
 
 
-def test_an_empty_member_goes_by_the_tail_where_all_of_it_is_there(tmp_path: Path) -> None:
+def test_an_empty_member_uses_the_tail_if_all_of_it_is_there(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.level)
     assert not rig.verified
 
 
-def test_where_the_log_is_gone_a_checkpoint_comes_first(tmp_path: Path) -> None:
+def test_without_the_log_a_checkpoint_comes_first(tmp_path: Path) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.level)
@@ -210,7 +210,7 @@ def test_where_the_log_is_gone_a_checkpoint_comes_first(tmp_path: Path) -> None:
     assert rig.replica.machine.root() == rig.author.replica.machine.root()
 
 
-def test_a_state_that_is_not_on_the_donors_history_is_replaced(tmp_path: Path) -> None:
+def test_a_state_off_the_donors_history_is_replaced(tmp_path: Path) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
     strange = Author()
     strange.submit(publish(1, b"another history"))
@@ -221,7 +221,7 @@ def test_a_state_that_is_not_on_the_donors_history_is_replaced(tmp_path: Path) -
     assert len(rig.verified) == 1
 
 
-def test_a_broken_state_is_replaced_also_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
+def test_a_broken_state_is_replaced_even_before_any_checkpoint(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.replica.broken = True
     rig.joiner.begin(DONOR, 0)
@@ -230,7 +230,7 @@ def test_a_broken_state_is_replaced_also_where_there_is_no_checkpoint_yet(tmp_pa
 
 
 @pytest.mark.parametrize("steps", [3, 6, 9, 12, 20, 30])
-def test_after_a_new_view_it_goes_on_where_it_was(tmp_path: Path, steps: int) -> None:
+def test_after_a_new_view_it_resumes_where_it_was(tmp_path: Path, steps: int) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.joiner.begin(DONOR, 0)
     for _ in range(steps):
@@ -245,10 +245,10 @@ def test_after_a_new_view_it_goes_on_where_it_was(tmp_path: Path, steps: int) ->
 
 
 @pytest.mark.parametrize("position", [0, 45, 63])
-def test_a_store_with_a_vote_is_replaced_by_one_that_has_come_as_far(
+def test_a_store_with_a_vote_is_replaced_only_by_one_as_far_on(
     tmp_path: Path, position: int
 ) -> None:
-    """Else the vote would be gone until it has, and perhaps with it the only majority there is."""
+    """Otherwise the vote would be gone until then, and perhaps the only majority with it."""
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.replica.broken = True
     rig.own = replace(OWN, marker=Marker.DIRTY, position=position)
@@ -260,7 +260,7 @@ def test_a_store_with_a_vote_is_replaced_by_one_that_has_come_as_far(
     rig.run(lambda: rig.level)
 
 
-def test_a_complete_checkpoint_is_good_with_another_donor(tmp_path: Path) -> None:
+def test_a_complete_checkpoint_is_valid_with_another_donor(tmp_path: Path) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.joiner._verifying)
@@ -273,7 +273,7 @@ def test_a_complete_checkpoint_is_good_with_another_donor(tmp_path: Path) -> Non
     assert not rig.senders[OTHER].counters["checkpoints"]
 
 
-def test_half_a_checkpoint_is_given_up_for_that_of_another_donor(tmp_path: Path) -> None:
+def test_half_a_checkpoint_is_dropped_for_another_donors(tmp_path: Path) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.joiner._incoming is not None and rig.joiner._incoming.chunks > 0)
@@ -284,7 +284,7 @@ def test_half_a_checkpoint_is_given_up_for_that_of_another_donor(tmp_path: Path)
     assert len(rig.verified) == 1
 
 
-def test_a_checkpoint_that_does_not_fit_on_the_disk_is_refused_with_the_remedy(
+def test_a_checkpoint_too_large_for_the_disk_is_refused_with_the_remedy(
     tmp_path: Path,
 ) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
@@ -316,8 +316,8 @@ def test_an_unexpected_exception_while_verifying_is_reported_counted_and_retried
     rig.run(lambda: rig.level)
 
 
-def test_a_thread_of_an_aborted_attempt_works_on_files_of_its_own(tmp_path: Path) -> None:
-    """It once verified a file that the next attempt was writing, and died of SIGBUS."""
+def test_a_thread_of_an_aborted_attempt_works_on_its_own_files(tmp_path: Path) -> None:
+    """Regression: it verified a file that the next attempt was writing, and died of SIGBUS."""
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.joiner._verifying)
@@ -413,7 +413,7 @@ def test_half_a_checkpoint_is_given_up_for_a_newer_one_of_the_same_donor(tmp_pat
     assert (rig.joiner.counters["checkpoints"], rig.joiner.counters["resumed"]) == (2, 0)
 
 
-def test_while_it_is_read_a_checkpoint_and_the_log_behind_it_stay(tmp_path: Path) -> None:
+def test_a_checkpoint_being_read_and_the_log_behind_it_stay(tmp_path: Path) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.joiner._incoming is not None)
@@ -436,10 +436,10 @@ def test_each_point_of_a_history_lies_on_it(tmp_path: Path, number: int) -> None
     assert not lies_on(rig.store, replace(point, position=point.position - 1))
 
 
-def test_what_a_former_incarnation_read_is_let_go_without_harm_to_the_present_one(
+def test_what_an_old_incarnation_read_is_released_without_harm(
     tmp_path: Path,
 ) -> None:
-    """A worker still read for the former one, and its end unpinned the checkpoint of both."""
+    """A worker still read for the old incarnation, and its end unpinned the checkpoint of both."""
     rig = Rig(tmp_path, checkpoint_at=40)
     sender, present = rig.senders[DONOR], JOINER._replace(incarnation=2)
 
@@ -462,10 +462,10 @@ def test_what_a_former_incarnation_read_is_let_go_without_harm_to_the_present_on
 
 
 @pytest.mark.parametrize("leads_on", [False, True])
-def test_what_a_worker_has_in_hand_when_nobody_needs_it_is_discarded_after_it(
+def test_a_state_a_worker_holds_is_discarded_when_unneeded(
     tmp_path: Path, *, leads_on: bool
 ) -> None:
-    """It was kept, with a whole state in memory, or its store closed under the worker's hands."""
+    """It was kept, with a whole state in memory, or its store was closed under the worker."""
     rig = Rig(tmp_path, checkpoint_at=40)
     if leads_on:
         rig.replica.broken = True
@@ -479,7 +479,7 @@ def test_what_a_worker_has_in_hand_when_nobody_needs_it_is_discarded_after_it(
     rig.joiner.done()
     rig.run(lambda: not rig.joiner._verifying and not rig.jobs)
     assert rig.joiner._verified is None
-    LmdbStore(kept).close()  # unlocked: the former one is closed
+    LmdbStore(kept).close()  # unlocked: the old one is closed
     rig.joiner.begin(DONOR, 0)
     rig.own = replace(OWN, marker=Marker.DIRTY)
     rig.run(lambda: rig.level)
@@ -487,10 +487,8 @@ def test_what_a_worker_has_in_hand_when_nobody_needs_it_is_discarded_after_it(
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_half_a_checkpoint_that_a_worker_has_in_hand_is_discarded_after_it(
-    tmp_path: Path, *, made: bool
-) -> None:
-    """Its store is being made, or written to: else it stays open until the process ends."""
+def test_half_a_checkpoint_a_worker_holds_is_discarded_too(tmp_path: Path, *, made: bool) -> None:
+    """Its store is being made or written to, and would stay open until the process ends."""
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.joiner.begin(DONOR, 0)
 
@@ -501,31 +499,31 @@ def test_half_a_checkpoint_that_a_worker_has_in_hand_is_discarded_after_it(
     rig.run(in_hand)
     rig.joiner.done()
     rig.run(lambda: not rig.jobs)
-    LmdbStore(next(rig.dir.glob("store.joining.*"))).close()  # unlocked: the former one is closed
+    LmdbStore(next(rig.dir.glob("store.joining.*"))).close()  # unlocked: the old one is closed
     assert not rig.failed
 
 
-def test_a_received_state_that_leads_nowhere_is_discarded_for_the_next_one(tmp_path: Path) -> None:
-    """The donor has dropped what follows it by the next attempt, and has a newer checkpoint."""
+def test_a_received_state_that_leads_nowhere_is_discarded(tmp_path: Path) -> None:
+    """By the next attempt the donor has dropped what follows it, and has a newer checkpoint."""
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.replica.broken = True
-    rig.own = replace(OWN, marker=Marker.DIRTY, position=1000)  # nothing may take its place yet
+    rig.own = replace(OWN, marker=Marker.DIRTY, position=1000)  # nothing may replace it yet
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.joiner._verified is not None and not rig.joiner._verifying)
     kept = next(rig.dir.glob("store.joining.*"))
     rig.joiner.abort()
     rig.now_s += 1000.0
-    rig.senders[DONOR].wake()  # it keeps nothing any more for who asks no more
+    rig.senders[DONOR].wake()  # it keeps nothing for a joiner that asks no more
     rig.checkpoint()
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.joiner._incoming is not None and not rig.jobs)
-    LmdbStore(kept).close()  # unlocked: the former one is closed
+    LmdbStore(kept).close()  # unlocked: the old one is closed
     rig.own = replace(OWN, marker=Marker.DIRTY)
     rig.run(lambda: rig.level)
     assert not rig.failed
 
 
-def test_a_long_transfer_says_now_and_then_how_far_it_is(
+def test_a_long_transfer_reports_its_progress_now_and_then(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "qpidd.join")
@@ -539,13 +537,13 @@ def test_a_long_transfer_says_now_and_then_how_far_it_is(
     assert len(said) == 2
 
 
-def test_a_state_that_nobody_wants_is_removed_and_it_is_tried_again(tmp_path: Path) -> None:
+def test_an_unwanted_state_is_removed_and_the_join_retried(tmp_path: Path) -> None:
     rig = Rig(tmp_path, checkpoint_at=40)
     rig.wanted = False
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: bool(rig.failed))
     assert rig.failed == ["that state is no longer needed"]
-    rig.step()  # the discarding
+    rig.step()  # the removal
     rig.wanted = True
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.level)

@@ -1,4 +1,4 @@
-"""The lease on the disk: what a later incarnation waits for, whatever happened to the file."""
+"""The lease on disk: how long a later incarnation waits, whatever happened to the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def settled(kept: KeptLease) -> None:
         await asyncio.sleep(0)  # its callback
 
 
-def test_a_longer_lease_is_agreed_to_when_it_is_on_the_disk(tmp_path: Path) -> None:
+def test_a_longer_lease_is_agreed_to_once_it_is_on_disk(tmp_path: Path) -> None:
     async def case() -> None:
         kept = KeptLease(tmp_path, CONFIG, asyncio.get_running_loop())
         kept.tempo.lease_ms = 700
@@ -40,7 +40,7 @@ def test_a_longer_lease_is_agreed_to_when_it_is_on_the_disk(tmp_path: Path) -> N
     run(case)
 
 
-def test_the_next_incarnation_waits_for_it_and_then_lowers_it(tmp_path: Path) -> None:
+def test_the_next_incarnation_waits_for_the_old_lease_then_lowers_it(tmp_path: Path) -> None:
     write_kept_lease(tmp_path, 1600)
 
     async def case() -> None:
@@ -48,7 +48,7 @@ def test_the_next_incarnation_waits_for_it_and_then_lowers_it(tmp_path: Path) ->
         assert kept.tempo.former_ms == 1600
         kept.start()
         await settled(kept)
-        assert read_kept_lease(tmp_path, CONFIG) == 1600  # the former leases may still run
+        assert read_kept_lease(tmp_path, CONFIG) == 1600  # the old leases may still run
         kept._lower_at = 0.0
         await settled(kept)
         assert read_kept_lease(tmp_path, CONFIG) == CONFIG.lease_ms
@@ -57,13 +57,13 @@ def test_the_next_incarnation_waits_for_it_and_then_lowers_it(tmp_path: Path) ->
     run(case)
 
 
-def test_while_it_is_lowered_nothing_longer_is_agreed_to(tmp_path: Path) -> None:
+def test_nothing_longer_is_agreed_to_while_the_lease_is_lowered(tmp_path: Path) -> None:
     write_kept_lease(tmp_path, 1600)
 
     async def case() -> None:
         kept = KeptLease(tmp_path, CONFIG, asyncio.get_running_loop())
         kept._lower_at = 0.0
-        kept.look()  # begins to write the usual one
+        kept.look()  # starts to write the usual lease
         kept.tempo.lease_ms = 700
         kept.look()
         assert kept.tempo.kept_ms == CONFIG.lease_ms
@@ -74,13 +74,13 @@ def test_while_it_is_lowered_nothing_longer_is_agreed_to(tmp_path: Path) -> None
     run(case)
 
 
-def test_a_file_that_cannot_be_read_counts_as_the_longest(tmp_path: Path) -> None:
+def test_an_unreadable_file_counts_as_the_longest_lease(tmp_path: Path) -> None:
     assert read_kept_lease(tmp_path, CONFIG) == 0
     (tmp_path / FILE_NAME).write_text("damaged")
     assert read_kept_lease(tmp_path, CONFIG) == CONFIG.lease_max_ms
 
 
-def test_a_disk_that_cannot_be_written_keeps_the_lease_short(tmp_path: Path) -> None:
+def test_an_unwritable_disk_keeps_the_lease_short(tmp_path: Path) -> None:
     async def case() -> None:
         kept = KeptLease(tmp_path / "gone", CONFIG, asyncio.get_running_loop())
         kept.tempo.lease_ms = 700

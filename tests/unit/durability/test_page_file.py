@@ -1,4 +1,4 @@
-"""The file of pages: what was put there comes back, space is used again, a sick disk is named."""
+"""The page file: pages come back as written, space is reused, and a failing disk is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.errors import NotWritable, StoreFailed
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageFile:
-    monkeypatch.setattr(page_file, "KEPT_FREE_SHARE", 0.0)  # of the disk that tests run on
+    monkeypatch.setattr(page_file, "KEPT_FREE_SHARE", 0.0)  # of the disk the tests run on
     return PageFile(tmp_path)
 
 
@@ -32,7 +32,7 @@ def test_it_leaves_no_file_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_whatever_comes_and_goes_is_what_it_was_and_ends_with_nothing(pages: PageFile) -> None:
+def test_pages_stay_intact_through_random_use_and_the_file_ends_empty(pages: PageFile) -> None:
     rng = random.Random(7)
     held: dict[Place, bytes] = {}
     for _ in range(300):
@@ -51,7 +51,7 @@ def test_whatever_comes_and_goes_is_what_it_was_and_ends_with_nothing(pages: Pag
     assert (pages.held_bytes, pages.file_bytes) == (0, 0)
 
 
-def test_a_queue_that_moves_on_needs_no_more_file(pages: PageFile) -> None:
+def test_a_queue_that_advances_needs_no_larger_file(pages: PageFile) -> None:
     waiting = [put(pages, bytes(10_000)) for _ in range(10)]
     longest = pages.file_bytes
     for _ in range(100):
@@ -60,10 +60,10 @@ def test_a_queue_that_moves_on_needs_no_more_file(pages: PageFile) -> None:
     assert pages.file_bytes == longest
 
 
-def test_one_page_at_the_end_keeps_no_space_on_disk_but_its_own(pages: PageFile) -> None:
-    """A backlog that was drained gives its space back, wherever the last message lies."""
+def test_a_page_at_the_end_keeps_no_other_space_on_disk(pages: PageFile) -> None:
+    """A drained backlog gives its space back wherever the last message lies."""
     mib = 1 << 20
-    data = [os.urandom(mib) for _ in range(32)]  # nothing that a file system could compress
+    data = [os.urandom(mib) for _ in range(32)]  # nothing a file system could compress
     *drained, last = [put(pages, one) for one in data]
     assert pages.disk_bytes >= 32 * mib
     for place in drained:
@@ -71,17 +71,17 @@ def test_one_page_at_the_end_keeps_no_space_on_disk_but_its_own(pages: PageFile)
     pages.tidy()
     if not pages._punches:
         pytest.skip("this file system cannot punch holes")
-    assert pages.file_bytes == 32 * mib, "it is not cut"
+    assert pages.file_bytes == 32 * mib, "the file is not truncated"
     assert pages.disk_bytes < 16 * mib, "a file system may take a little more than the page"
     assert pages.get(last) == data[31]
     again = [put(pages, one) for one in data[:20]]
-    assert pages.file_bytes == 32 * mib, "the gap is used again"
+    assert pages.file_bytes == 32 * mib, "the gap is reused"
     assert [pages.get(place) for place in again] == data[:20]
 
 
 @pytest.fixture
 def punched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What is given back, by begin and size."""
+    """The holes punched, by offset and size."""
     calls: list[tuple[int, int]] = []
 
     def punch(_file: int, begin: int, size: int) -> int:
@@ -93,7 +93,7 @@ def punched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return calls
 
 
-def test_only_gaps_are_given_back_and_once(punched: list[tuple[int, int]], pages: PageFile) -> None:
+def test_only_gaps_are_released_and_once(punched: list[tuple[int, int]], pages: PageFile) -> None:
     places = [put(pages, bytes(GRAIN)) for _ in range(8)]
     for number in (1, 2, 5):
         pages.drop(places[number])
@@ -104,11 +104,11 @@ def test_only_gaps_are_given_back_and_once(punched: list[tuple[int, int]], pages
     punched.clear()
     pages.drop(places[7])
     pages.tidy()
-    assert pages.file_bytes == 7 * GRAIN, "the end is cut"
+    assert pages.file_bytes == 7 * GRAIN, "the end is truncated"
     assert all(begin + size < pages.file_bytes for begin, size in punched)
 
 
-def test_a_writer_that_never_rests_gives_back_what_it_does_not_use(
+def test_a_busy_writer_releases_what_it_does_not_use(
     punched: list[tuple[int, int]], pages: PageFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_file, "PUNCH_BYTES", 8 * GRAIN)
@@ -116,14 +116,14 @@ def test_a_writer_that_never_rests_gives_back_what_it_does_not_use(
     for _ in range(100):
         pages.drop(moving.pop(0))
         moving.append(put(pages, bytes(GRAIN)))
-    assert not punched, "what is used again at once stays"
+    assert not punched, "space reused at once stays"
     for place in moving[:9]:
         pages.drop(place)
     put(pages, bytes(GRAIN))
     assert sum(size for _, size in punched) == 9 * GRAIN
 
 
-def test_where_no_hole_can_be_punched_the_file_is_as_before(
+def test_without_hole_punching_the_file_still_works(
     pages: PageFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[int] = []
@@ -138,30 +138,30 @@ def test_where_no_hole_can_be_punched_the_file_is_as_before(
     for number in (1, 3):
         pages.drop(places[number])
         pages.tidy()
-    assert len(asked) == 1, "it is asked for once"
+    assert len(asked) == 1, "it is tried once"
     assert put(pages, bytes(GRAIN))[0] == places[1][0]
     assert not caplog.records
 
 
-def test_another_byte_than_was_written_is_noticed(pages: PageFile) -> None:
+def test_a_changed_byte_is_detected(pages: PageFile) -> None:
     place = put(pages, b"as it was")
     os.pwrite(pages._fd, b"A", place[0])
     with pytest.raises(StoreFailed, match="not what was written"):
         pages.get(place)
 
 
-def test_an_older_page_of_the_same_place_is_noticed(pages: PageFile) -> None:
+def test_an_older_page_in_the_same_place_is_detected(pages: PageFile) -> None:
     before = put(pages, b"what was consumed")
     old = os.pread(pages._fd, GRAIN, before[0])
     pages.drop(before)
     place = put(pages, b"what waits today.")
     assert place[:2] == before[:2]
-    os.pwrite(pages._fd, old, place[0])  # the system could not write it, and forgot it
+    os.pwrite(pages._fd, old, place[0])  # the system could not write it, and dropped it
     with pytest.raises(StoreFailed, match="not what was written"):
         pages.get(place)
 
 
-def test_a_sick_disk_takes_no_page_and_is_said_once(
+def test_a_failing_disk_takes_no_page_and_is_reported_once(
     pages: PageFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def sick(*_: object) -> int:
@@ -183,7 +183,7 @@ def test_a_sick_disk_takes_no_page_and_is_said_once(
     assert pages.get(put(pages, b"well again")) == b"well again"
 
 
-def test_a_full_disk_is_no_error(
+def test_a_full_disk_is_not_an_error(
     pages: PageFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> int:
@@ -201,10 +201,10 @@ def test_a_full_disk_is_no_error(
     assert pages.held_bytes == 0
 
 
-def test_pages_leave_what_an_operator_wants_to_be_free(
+def test_pages_leave_the_free_space_an_operator_wants(
     pages: PageFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--disk-free-limit`: below it publishers are blocked, and not for the sake of pages."""
+    """`--disk-free-limit`: below it publishers are blocked, and pages must not be the cause."""
     monkeypatch.setattr(page_file, "LOOK_BYTES", 1)
     found = os.statvfs(pages._fd)
     free = found.f_bavail * found.f_frsize
@@ -214,7 +214,7 @@ def test_pages_leave_what_an_operator_wants_to_be_free(
     assert pages.get(put(pages, b"x")) == b"x"
 
 
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotWritable, match="missing"):
         PageFile(tmp_path / "missing")
 
@@ -236,7 +236,7 @@ def test_parts_are_one_page_and_come_back_in_pieces(
         list(pages.pieces((begin, size, checksum ^ 1)))
 
 
-def test_a_disk_that_fills_up_between_two_parts_takes_none(
+def test_a_disk_that_fills_up_between_parts_takes_none(
     pages: PageFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []

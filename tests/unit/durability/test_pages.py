@@ -1,4 +1,4 @@
-"""Messages that wait in a file: written by a thread, read ahead by another."""
+"""Waiting messages in a file: one thread writes them, another reads ahead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 def until(pages: Pages, name: str, value: int) -> None:
-    """Wait until a counter has got so far."""
+    """Wait until a counter reaches a value."""
     end = time.monotonic() + PATIENCE_S
     while pages.counters[name] < value and time.monotonic() < end:
         time.sleep(0.001)
@@ -58,17 +58,17 @@ def test_a_long_queue_goes_to_disk_and_comes_back(
     client.delete("q")
     rig.machines["b"].free(100)
     del ready
-    gc.collect()  # the machine that was restored
+    gc.collect()  # the restored machine
     end = time.monotonic() + PATIENCE_S
     while pages.counters["file_bytes"] and time.monotonic() < end:
         time.sleep(0.001)
     assert pages.counters["file_bytes"] == 0
 
 
-def test_what_a_restart_put_there_is_given_back_as_well(
+def test_messages_a_restart_paged_out_are_released_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No page is written any more, and none was: they were, by a former process."""
+    """Not a page was or is written by this process: a former one wrote them."""
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
     monkeypatch.setattr(page_file, "KEPT_FREE_SHARE", 0.0)
     monkeypatch.setattr(page_file, "TIDY_S", 0.01)
@@ -93,7 +93,7 @@ def test_what_a_restart_put_there_is_given_back_as_well(
     assert pages.counters["file_bytes"] == 0
 
 
-def test_with_nothing_to_go_by_all_stays_in_memory(tmp_path: Path) -> None:
+def test_without_paging_everything_stays_in_memory(tmp_path: Path) -> None:
     pages = Pages(tmp_path, 0)
     assert pages.pager() is None
     assert not any(pages.counters.values())

@@ -1,4 +1,4 @@
-"""What a store may look like when a member comes back to it (G14)."""
+"""What a member may find in its store when it restarts (G14)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def connection(replica: Replica, number: int) -> None:
     replica.apply(Item(1, RING, 1 + number, "a", body))
 
 
-def test_a_checkpoint_in_the_middle_of_a_commit() -> None:
-    """The writer joins what was handed over before and after a checkpoint into one commit: the
-    items before it must not be applied a second time."""
+def test_a_checkpoint_in_mid_commit() -> None:
+    """The writer joins what it got before and after a checkpoint into one commit: the items before
+    the checkpoint must not be applied a second time."""
     replica = activated()
     connection(replica, 1)
     before = replica.cut()
@@ -63,8 +63,8 @@ def test_a_checkpoint_in_the_middle_of_a_commit() -> None:
     assert again.machine.root() == replica.machine.root()
 
 
-def test_a_long_start_tells_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By positions: a line for each few hundred entries was hundreds of lines."""
+def test_a_long_start_reports_its_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By positions: a line for every few hundred entries made hundreds of lines."""
     monkeypatch.setattr(recovery, "TOLD_POSITIONS", 4)
     replica, store = activated(), MemoryStore(MemoryDisk(), Meta("n", "a", "s"))
     for number in range(1, 10):

@@ -1,4 +1,4 @@
-"""A checkpoint in slices: short turns, little in memory, and the disk sets the pace."""
+"""Checkpoints in slices: short turns, little memory, and the disk sets the pace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHUNK = bytes(256 * 1024)
 
 
 class Bench:
-    """A loop whose time is counted in steps: each look at the clock costs a millisecond."""
+    """A loop with stepped time: each look at the clock costs a millisecond."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -64,7 +64,7 @@ class Bench:
         return asyncio.run(whole())
 
 
-def test_a_slice_takes_a_few_steps_and_lets_others_work() -> None:
+def test_a_slice_takes_a_few_steps_and_yields() -> None:
     bench = Bench()
     turns: list[float] = []
 
@@ -81,7 +81,7 @@ def test_a_slice_takes_a_few_steps_and_lets_others_work() -> None:
     assert bench.now > len(turns) * SLICE_S / 2, "several slices"
 
 
-def test_no_more_is_packed_than_the_disk_takes() -> None:
+def test_no_more_is_packed_than_the_disk_accepts() -> None:
     bench = Bench()
 
     def endless() -> Iterator[bytes]:
@@ -93,8 +93,8 @@ def test_no_more_is_packed_than_the_disk_takes() -> None:
     assert not bench.checkpoint.complete
 
 
-def test_a_slice_ends_where_something_is_being_read_from_disk() -> None:
-    """It is asked for again in the next slice, and not over and over in this one."""
+def test_a_slice_ends_at_a_read_from_disk() -> None:
+    """The next slice asks again, instead of this one repeating the request."""
     bench = Bench()
     looks: list[float] = []
 
@@ -112,7 +112,7 @@ def test_a_slice_ends_where_something_is_being_read_from_disk() -> None:
     assert min(pauses) > 0.0015, "a slice begins with two looks at the clock, a step with one"
 
 
-def test_a_failure_is_told_and_ends_it() -> None:
+def test_a_failure_is_reported_and_ends_the_checkpoint() -> None:
     bench = Bench()
 
     def broken() -> Iterator[bytes]:
@@ -134,15 +134,15 @@ def test_a_failure_is_told_and_ends_it() -> None:
         (300 << 20, 10 << 20, True),
     ],
 )
-def test_a_short_log_is_worth_no_checkpoint_at_the_end(
+def test_a_short_log_is_not_worth_a_checkpoint_at_the_end(
     checkpoint_bytes: int, log_bytes: int, wanted: bool
 ) -> None:
-    """An ordered stop with a million messages wrote all of them once more, behind every fsync."""
+    """An ordered stop with a million messages wrote them all again, with every fsync."""
     assert is_worth_a_checkpoint(checkpoint_bytes, log_bytes) is wanted
 
 
 @pytest.mark.parametrize("log_bytes_min", [0, SHORT_LOG_BYTES])
-def test_an_ordered_end_is_clean_with_and_without_a_checkpoint(
+def test_an_ordered_end_is_clean_with_or_without_a_checkpoint(
     log_bytes_min: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", log_bytes_min)
@@ -192,10 +192,10 @@ def test_an_ordered_end_has_no_checkpoint_that_takes_the_last_space_or_is_ahead(
     store.close()
 
 
-def test_the_checkpoint_at_the_end_is_of_no_half_applied_item(
+def test_the_final_checkpoint_has_no_half_applied_item(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It waits for a page within an item, and the member is to end."""
+    """It waits for a page in the middle of an item as the member is about to end."""
     monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", 0)
     replica = Replica("a", Machine("a"), History())
     activation = Activation(1, (("a", 1, True),), False, ("a",), "c")

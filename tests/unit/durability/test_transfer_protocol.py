@@ -1,4 +1,5 @@
-"""A stream arrives whole and in order, whatever datagrams are lost, late, doubled or damaged."""
+"""A stream arrives whole and in order, whichever datagrams are lost, late, duplicated
+or damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ OFFER = Offer(7, 40, 4000, 3, 500, b"c" * 16, b"o" * 16)
 
 
 class Shelf(Library):
-    """Blocks of random lengths, by cursor; the log ends at 140, a checkpoint has 40 chunks."""
+    """Blocks of random length, by cursor; the log ends at 140, and a checkpoint has 40 chunks."""
 
     def __init__(self, seed: int, answer: Tail | Offer | None = None) -> None:
         self.rng = random.Random(seed)
@@ -66,7 +67,7 @@ class Shelf(Library):
 
 
 class Wire:
-    """A joiner and a donor, and a network between them that loses, doubles, delays and damages."""
+    """A joiner, a donor, and a network that loses, duplicates, delays and damages datagrams."""
 
     def __init__(self, seed: int, loss: float, answer: Tail | Offer | None) -> None:
         self.rng, self.loss, self.now = random.Random(seed), loss, 0.0
@@ -142,7 +143,7 @@ def test_a_stream_arrives_whole_and_in_order(seed: int, answer: Tail | Offer, lo
     wire.run(lambda: "j 1" in wire.shelf.closed)
 
 
-def test_a_joiner_that_has_all_asks_for_more_until_there_is_more() -> None:
+def test_a_joiner_that_has_everything_keeps_asking_for_more() -> None:
     wire = Wire(1, 0.0, Tail(140))
     wire.run(lambda: wire.cursors[-1:] == [140])
     for _ in range(20):
@@ -165,8 +166,8 @@ def test_neither_side_holds_more_than_a_few_blocks() -> None:
     assert len(wire.sender.readers[JOINER].blocks) <= 2 + BLOCKS_AHEAD
 
 
-def test_a_checkpoint_is_gone_on_with_where_it_ended() -> None:
-    """After the loss of a link or a view the same donor may still have it."""
+def test_a_checkpoint_resumes_where_it_ended() -> None:
+    """After a lost link or view the same donor may still have it."""
     wire = Wire(3, 0.2, OFFER)
     wire.run(lambda: len(wire.got) == 4)
     here = wire.cursors[-1]
@@ -175,14 +176,14 @@ def test_a_checkpoint_is_gone_on_with_where_it_ended() -> None:
     assert b"".join(wire.got) == wire.shelf.whole(OFFER.generation)
 
 
-def test_another_checkpoint_begins_from_its_beginning() -> None:
+def test_another_checkpoint_starts_from_its_beginning() -> None:
     wire = Wire(4, 0.0, OFFER)
     wire.receiver = Receiver("2", DONOR, None, 0, 0.0, wire.send, (OFFER._replace(position=9), 30))
     wire.run(lambda: bool(wire.got))
     assert (OFFER.generation, 0) in wire.shelf.blocks
 
 
-def test_silence_is_given_up_by_both() -> None:
+def test_both_sides_give_up_after_silence() -> None:
     wire = Wire(1, 0.0, Tail(140))
     wire.run(lambda: bool(wire.got))
     wire.loss = 1.0
@@ -195,7 +196,7 @@ def test_silence_is_given_up_by_both() -> None:
     assert wire.shelf.closed == ["j 1"]
 
 
-def test_nobody_keeps_a_checkpoint_from_being_deleted_for_ever() -> None:
+def test_no_joiner_keeps_a_checkpoint_from_deletion_for_ever() -> None:
     wire = Wire(1, 0.0, OFFER)
     wire.run(lambda: bool(wire.got))
     wire.now += PINNED_S
@@ -212,7 +213,7 @@ def test_a_donor_that_cannot_read_says_why() -> None:
     assert wire.receiver.failed == "d refused: the disk is gone"
 
 
-def test_a_donor_that_was_restarted_is_asked_anew() -> None:
+def test_a_restarted_donor_is_asked_again_from_the_start() -> None:
     wire = Wire(1, 0.0, Tail(140))
     wire.run(lambda: bool(wire.got))
     wire.sender.close()
@@ -220,7 +221,7 @@ def test_a_donor_that_was_restarted_is_asked_anew() -> None:
     assert "does not know that transfer" in wire.receiver.failed
 
 
-def test_an_answer_that_is_not_there_yet_is_asked_for_again() -> None:
+def test_an_answer_that_is_not_ready_is_requested_again() -> None:
     wire = Wire(1, 0.0, None)
     for _ in range(100):
         wire.step()
@@ -229,7 +230,7 @@ def test_an_answer_that_is_not_there_yet_is_asked_for_again() -> None:
     wire.run(lambda: wire.receiver.answer == OFFER)
 
 
-def test_garbage_is_no_message() -> None:
+def test_garbage_is_not_a_message() -> None:
     assert decode(b"T\xff\xff") is None
     assert decode(b"T" + b"\x93\x63\x01\x02") is None
     assert decode(encode(Tag.ASK, "x", 1)) == (Tag.ASK, ("x", 1))

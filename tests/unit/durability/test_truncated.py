@@ -1,4 +1,4 @@
-"""A store set aside by the operator's order, also where a switch of stores was cut short."""
+"""A store set aside on the operator's order, even after an interrupted switch of stores."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from store.lmdb_store import LmdbStore
 FRESH = Meta(cluster_name="prod", member="b", store_id="5eed")
 
 
-def test_there_is_nothing_to_set_aside_where_there_is_no_store(tmp_path: Path) -> None:
+def test_without_a_store_there_is_nothing_to_set_aside(tmp_path: Path) -> None:
     assert truncated(None) is None
     assert truncated(tmp_path) is None
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2], ids=["marked", "old one aside", "new one in place"])
-def test_nothing_comes_back_from_a_switch_that_was_cut_short(tmp_path: Path, steps: int) -> None:
-    """The order is to begin empty: neither the old state nor the one that was received comes back.
+def test_nothing_returns_from_an_interrupted_switch(tmp_path: Path, steps: int) -> None:
+    """The order is to start empty: neither the old state nor the received one may come back.
 
-    Killed with the mark made, with the old store aside as well, or with the new one in place."""
+    The process was killed with the mark made, with the old store set aside too, or with the new
+    store in place.
+    """
     LmdbStore(tmp_path / "store", FRESH).close()
     received = tmp_path / f"{swap.JOINING_PREFIX}1"
     LmdbStore(received, FRESH).close()

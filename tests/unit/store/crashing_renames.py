@@ -17,7 +17,7 @@ class Crash(Exception):
 
 @contextmanager
 def crash_behind(renames: int) -> Iterator[None]:
-    """What is done in here ends when it wants to rename once more."""
+    """The block ends with a crash at its next rename."""
     done: list[Path] = []
     rename = swap._rename
 

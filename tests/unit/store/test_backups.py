@@ -38,7 +38,7 @@ def run(*arguments: str | Path, said: str = "") -> Result:
 
 
 def make(path: Path, bodies: Sequence[bytes], meta: Meta = META) -> Meta:
-    """Make a store with one entry an item, of one position each, with a chain of its own."""
+    """Make a store with one entry for each item and position, and a chain of its own."""
     store = LmdbStore(path, replace(meta, position=0))
     order = ZERO_CHAIN
     for first, body in enumerate(bodies, 1):
@@ -57,7 +57,7 @@ def hash_of(bodies: Sequence[bytes]) -> int:
     return sum(body[0] * (at + 1) for at, body in enumerate(bodies))
 
 
-def test_the_number_is_hexadecimal_and_the_highest_and_one(tmp_path: Path) -> None:
+def test_a_backups_number_is_hexadecimal_and_the_next_free(tmp_path: Path) -> None:
     make(tmp_path / "_cluster.bak.0009", [b"a"])
     make(tmp_path / "store", [b"a", b"b"])
     assert swap.set_aside(tmp_path).name == "_cluster.bak.000a"
@@ -67,7 +67,7 @@ def test_the_number_is_hexadecimal_and_the_highest_and_one(tmp_path: Path) -> No
         swap.set_aside(tmp_path)
 
 
-def test_the_list_tells_what_a_choice_needs_and_shows_the_unreadable(tmp_path: Path) -> None:
+def test_the_list_shows_what_a_choice_needs_and_unreadable_ones(tmp_path: Path) -> None:
     assert run("-l", tmp_path).output == f"{tmp_path} has no backups\n"
     make(tmp_path / "_cluster.bak.0001", [b"a", b"b"])
     (tmp_path / "_cluster.bak.0002").mkdir()
@@ -84,7 +84,7 @@ def test_the_list_tells_what_a_choice_needs_and_shows_the_unreadable(tmp_path: P
 
 @pytest.mark.parametrize("data_dir", ["data", "new"])
 def test_restoring_a_copy_names_the_option_for_copies(tmp_path: Path, data_dir: str) -> None:
-    """Who made it with --backup meets --restore first, with what was lost still to be mended."""
+    """An operator who used --backup finds --restore first, while the loss is still to be mended."""
     make(tmp_path / "data" / "store", [b"a"])
     copy = tmp_path / "monday"
     assert run("--backup", copy, tmp_path / "data").exit_code == 0
@@ -94,7 +94,7 @@ def test_restoring_a_copy_names_the_option_for_copies(tmp_path: Path, data_dir: 
     assert told in ended.output
 
 
-def test_the_list_says_what_a_broker_removes(tmp_path: Path) -> None:
+def test_the_list_says_what_a_broker_will_remove(tmp_path: Path) -> None:
     for number in range(1, 6):
         make(tmp_path / f"_cluster.bak.{number:04x}", [b"a", b"b"])
         os.utime(tmp_path / f"_cluster.bak.{number:04x}" / "data.mdb", (1, 1))
@@ -124,7 +124,7 @@ def test_the_list_says_what_a_broker_removes(tmp_path: Path) -> None:
         ([], "continues", "here"),
     ],
 )
-def test_compared_by_point_and_by_chain(
+def test_backups_are_compared_by_position_and_chain(
     tmp_path: Path, other: list[bytes], relation: str, newer: str | None
 ) -> None:
     make(tmp_path / "store", [b"a", b"b"])
@@ -138,7 +138,7 @@ def test_compared_by_point_and_by_chain(
     assert json.loads(by_path.output) == found
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+def test_an_impossible_comparison_is_reported(tmp_path: Path) -> None:
     make(tmp_path / "store", [b"a", b"b"])
     make(tmp_path / "_cluster.bak.0001", [b"a"], replace(META, cluster_id="cd" * 16))
     assert "different clusters" in run("--compare", "0001", tmp_path).output
@@ -162,7 +162,7 @@ def test_a_restored_past_has_no_vote_and_keeps_its_promises(tmp_path: Path) -> N
     assert [(one.name, one.path.name) for one in list_backups(tmp_path)] == [
         ("0002", "_cluster.bak.0002")
     ]
-    # Back again: behind nothing this time, so it counts.
+    # Restored forward again, it is behind nothing, so it counts.
     assert run("-f", "--restore", "0002", tmp_path).exit_code == 0
     meta = inspect(tmp_path / "store")
     assert (meta.position, meta.marker, meta.incarnation) == (2, Marker.DIRTY, 32)
@@ -209,7 +209,7 @@ def test_a_copy_has_what_is_only_in_the_journal(tmp_path: Path) -> None:
     copied.close()
 
 
-def test_where_the_store_is_gone_nobody_knows_what_it_confirmed(tmp_path: Path) -> None:
+def test_without_the_store_nobody_knows_what_it_confirmed(tmp_path: Path) -> None:
     make(tmp_path / "_cluster.bak.0001", [b"a"])
     assert run("-f", "--restore", "1", tmp_path).exit_code == 0
     assert inspect(tmp_path / "store").marker is Marker.BACKUP
@@ -228,7 +228,7 @@ def test_a_store_in_use_is_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("renames", [0, 1])
-def test_a_restore_that_a_crash_cut_short_is_done_or_undone(tmp_path: Path, renames: int) -> None:
+def test_an_interrupted_restore_is_completed_or_undone(tmp_path: Path, renames: int) -> None:
     make(tmp_path / "_cluster.bak.0001", [b"a"])
     make(tmp_path / "store", [b"a", b"b"])
     with crash_behind(renames):
@@ -237,7 +237,7 @@ def test_a_restore_that_a_crash_cut_short_is_done_or_undone(tmp_path: Path, rena
     assert inspect(tmp_path / "store").position == (1 if renames else 2)
     left = [one.name for one in list_backups(tmp_path)]
     assert left == (["0002"] if renames else ["0001"])
-    # Nothing of it is left that a later start could take for a switch that was begun.
+    # Nothing is left of it that a later start could take for an unfinished switch.
     (tmp_path / "store").rename(tmp_path / "gone")
     assert not swap.recover(tmp_path)
 
@@ -255,7 +255,7 @@ def test_a_start_completes_the_last_restore_that_was_begun(tmp_path: Path) -> No
     assert [one.name for one in list_backups(tmp_path)] == ["0001", "0003"]
 
 
-def test_a_copy_has_no_vote_and_is_never_half_there(tmp_path: Path) -> None:
+def test_a_copy_has_no_vote_and_is_never_partial(tmp_path: Path) -> None:
     last = make(tmp_path / "store", [b"a", b"b"])
     done = run("--backup", tmp_path / "copy", tmp_path)
     assert (done.exit_code, "position 2 of epoch 4" in done.output) == (0, True)
@@ -281,7 +281,7 @@ def test_a_copy_that_does_not_fit_is_refused_before_anything_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-def test_a_new_cluster_of_a_copy_has_an_identity_of_its_own(tmp_path: Path) -> None:
+def test_a_new_cluster_from_a_copy_has_its_own_identity(tmp_path: Path) -> None:
     make(tmp_path / "store", [b"a", b"b"])
     into = tmp_path / "new"
     arguments = ("--restore-as", "trial", "--member", "127.0.0.1:26672", "--into", into, tmp_path)
@@ -300,8 +300,8 @@ def test_a_new_cluster_of_a_copy_has_an_identity_of_its_own(tmp_path: Path) -> N
     assert run("-c", "-l", tmp_path).exit_code == 2
 
 
-def test_a_new_cluster_is_not_put_where_a_broker_was_just_started(tmp_path: Path) -> None:
-    """It locks the directory before it makes a store there, which this would set aside."""
+def test_a_new_cluster_cannot_replace_a_broker_that_just_started(tmp_path: Path) -> None:
+    """The broker locks the directory before it makes a store there, which this would set aside."""
     make(tmp_path / "store", [b"a"])
     into = tmp_path / "new"
     into.mkdir()

@@ -1,4 +1,4 @@
-"""A disk that became read-only, is gone, or answers with errors: what it is called, what to do."""
+"""A disk that is read-only, gone or failing: how the error names it, and the remedy."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refusing(number: int) -> Callable[..., int]:
 
 @pytest.mark.parametrize(("number", "kind", "code"), NUMBERS)
 @pytest.mark.parametrize("journaled", [True, False])
-def test_a_commit_says_which_file_and_why_and_what_next(
+def test_a_failed_commit_names_the_file_the_cause_and_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type, code: Exit,
     *, journaled: bool,
 ) -> None:  # fmt: skip
@@ -91,10 +91,10 @@ def test_a_commit_says_which_file_and_why_and_what_next(
 
 
 @pytest.mark.parametrize(("number", "kind", "code"), NUMBERS)
-def test_the_writer_of_a_store_tells_the_member_so(
+def test_the_writer_passes_the_error_to_the_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type, code: Exit
 ) -> None:
-    """Also where it is the look for space that fails, of which LMDB knows nothing."""
+    """Also if the check for space fails, of which LMDB knows nothing."""
     store = filled(tmp_path / "one", 2)
     told: list[StoreError] = []
 
@@ -113,7 +113,7 @@ def test_the_writer_of_a_store_tells_the_member_so(
     store.close()
 
 
-def test_a_file_that_was_removed_is_gone(tmp_path: Path) -> None:
+def test_a_removed_file_is_gone(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 2)
     shutil.rmtree(store.path)
     assert "No such file or directory (ENOENT)" in store.misplaced()
@@ -123,7 +123,7 @@ def test_a_file_that_was_removed_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", BROKEN)
-def test_a_start_there_is_told_apart_from_a_directory_that_is_somebody_elses(number: int) -> None:
+def test_a_start_on_a_failed_disk_differs_from_a_foreign_directory(number: int) -> None:
     error = explain(OSError(number, os.strerror(number)), Path("DIR"))
     assert exit_of_store(error) is Exit.IO_ERROR
     assert f"DIR: {os.strerror(number)}" in str(error)
@@ -137,7 +137,9 @@ def test_no_error_has_two_remedies() -> None:
     assert set(BROKEN) < set(REFUSED)
 
 
-def test_a_store_opens_again_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_opens_again_after_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = filled(tmp_path / "one", 3)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", refusing(errno.EROFS))

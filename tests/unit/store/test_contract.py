@@ -1,4 +1,4 @@
-"""One contract, two stores: everything here runs against LMDB and against the fake in memory."""
+"""One contract, two stores: every test runs against LMDB and against the in-memory fake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 
 
 def fill(store: Store, *sizes: int) -> None:
-    """Commit one entry per size; an entry's bytes name the positions it holds."""
+    """Commit one entry for each size; an entry's bytes name its positions."""
     for size in sizes:
         first = store.meta.position + 1
         last = first + size - 1
@@ -72,7 +72,7 @@ class TestMeta:
         store.close()
         assert opener().meta == full
 
-    def test_there_is_nothing_to_open_unless_created(self, opener: Opener) -> None:
+    def test_nothing_opens_unless_created(self, opener: Opener) -> None:
         with pytest.raises(StoreMissing):
             opener(create=None)
 
@@ -87,7 +87,7 @@ class TestMeta:
 
 
 class TestLog:
-    def test_what_was_committed_is_there(self, opener: Opener) -> None:
+    def test_committed_entries_are_there(self, opener: Opener) -> None:
         store = opener()
         fill(store, 3, 1, 2)
         store.close()
@@ -106,7 +106,7 @@ class TestLog:
         fill(store, 3, 1, 2)
         assert [first for first, _ in store.log(after)] == firsts
 
-    def test_long_logs_come_in_order(self, opener: Opener) -> None:
+    def test_long_logs_are_read_in_order(self, opener: Opener) -> None:
         store = opener()
         entry = bytes(1_500_000)
         for position in range(1, 9):  # more than two slices
@@ -225,7 +225,7 @@ class TestCheckpoint:
 
 
 class TestKeptLog:
-    """A member that comes back finds what it missed in the log of another."""
+    """A member that comes back finds what it missed in another member's log."""
 
     def test_a_stated_amount_of_log_before_the_checkpoint_stays(self, opener: Opener) -> None:
         store = opener(kept=12)  # each entry has 4 bytes
@@ -234,7 +234,7 @@ class TestKeptLog:
         assert store.log_begins() == 4
         assert [first for first, _ in store.log(3)] == [4, 5, 6]
 
-    def test_it_is_counted_alike_after_a_restart(self, opener: Opener) -> None:
+    def test_it_is_counted_the_same_after_a_restart(self, opener: Opener) -> None:
         store = opener(kept=12)
         fill(store, 1, 1, 1, 1)
         store.close()
@@ -247,19 +247,19 @@ class TestKeptLog:
         store.write_checkpoint(7, [b"x"], store.meta)
         assert store.log_begins() == 5
 
-    def test_as_much_stays_as_the_checkpoint_is_large(self, opener: Opener) -> None:
+    def test_as_much_log_stays_as_the_checkpoint_is_large(self, opener: Opener) -> None:
         store = opener(kept=1)
         fill(store, 1, 1, 1, 1, 1, 1)
         store.write_checkpoint(6, [b"8 bytes."], store.meta)
         assert store.log_begins() == 5
 
-    def test_what_is_behind_the_checkpoint_stays_whatever_its_size(self, opener: Opener) -> None:
+    def test_log_after_the_checkpoint_stays_whatever_its_size(self, opener: Opener) -> None:
         store = opener(kept=4)
         fill(store, 1, 1, 1, 1)
         store.write_checkpoint(1, [b"x"], store.meta)
         assert store.log_begins() == 2
 
-    def test_without_entries_it_begins_past_the_end(self, opener: Opener) -> None:
+    def test_without_entries_the_log_begins_past_the_end(self, opener: Opener) -> None:
         store = opener()
         assert store.log_begins() == 1
         fill(store, 3)
@@ -314,7 +314,7 @@ class TestClosed:
         opener().close()
 
 
-def test_what_a_start_has_to_read_is_known(opener: Opener) -> None:
+def test_the_amount_a_start_has_to_read_is_known(opener: Opener) -> None:
     store = opener()
     assert store.bytes_to_start() == (0, 0)
     fill(store, 2, 3)

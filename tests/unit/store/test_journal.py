@@ -1,6 +1,6 @@
-"""The journal of a store: what is there after a kill, and what is refused.
+"""A store's journal: what survives a kill, and what is refused.
 
-Loss of power is met in tests/crash.
+tests/crash covers power losses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def commit(store: LmdbStore, size: int = 20) -> None:
 
 
 def filled(path: Path, commits: int) -> LmdbStore:
-    """An open store whose last commits are in the journal only."""
+    """An open store whose last commits are only in the journal."""
     store = LmdbStore(path, FRESH)
     for _ in range(commits):
         commit(store)
@@ -44,7 +44,7 @@ def filled(path: Path, commits: int) -> LmdbStore:
 
 
 def killed(store: LmdbStore, target: Path) -> Path:
-    """What a process leaves that is killed now."""
+    """Copy the files that a process killed now would leave."""
     shutil.copytree(store.path, target)
     return target
 
@@ -54,7 +54,7 @@ def positions(store: LmdbStore, after: int = 0) -> list[int]:
 
 
 def in_lmdb(path: Path) -> tuple[bool, int]:
-    """Whether the journal counts by the meta record in LMDB, and the position there."""
+    """Whether the meta record in LMDB counts the journal, and the position there."""
     with TemporaryDirectory() as copy:  # LMDB refuses to open a file twice in one process
         shutil.copy(path / "data.mdb", copy)
         with lmdb.open(copy, readonly=True, lock=False) as env, env.begin() as txn:
@@ -66,14 +66,14 @@ def meddle(path: Path, number: int) -> None:
     """Flip a bit of the record with this number, counted from 0."""
     file = path / JOURNAL_NAME
     data = bytearray(file.read_bytes())
-    data[journal.BLOCK_BYTES * (number + 1) + 40] ^= 1  # each has a block, behind that of the head
+    data[journal.BLOCK_BYTES * (number + 1) + 40] ^= 1  # each has a block, after the head's block
     file.write_bytes(data)
 
 
-def test_small_commits_are_there_after_a_kill(tmp_path: Path) -> None:
+def test_small_commits_survive_a_kill(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 5)
     left = killed(store, tmp_path / "left")
-    assert in_lmdb(left) == (True, 0), "LMDB has none of them"
+    assert in_lmdb(left) == (True, 0), "LMDB has one of them"
     found = LmdbStore(left)
     assert found.meta == store.meta
     assert found.bytes_to_start() == store.bytes_to_start()
@@ -114,7 +114,7 @@ def test_what_waits_in_the_journal_has_its_space_in_lmdb(
 
 
 def test_a_store_that_went_on_after_a_kill_is_killed_again(tmp_path: Path) -> None:
-    """What the first one left is in LMDB by then, and its records stand where new ones begin."""
+    """The first process's commits are in LMDB by then, and new records overwrite its old ones."""
     store = filled(tmp_path / "one", 3)
     second = LmdbStore(killed(store, tmp_path / "two"))
     second.put_meta(replace(second.meta, promised_epoch=7))
@@ -129,10 +129,10 @@ def test_a_store_that_went_on_after_a_kill_is_killed_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("refused", [1, 2])
-def test_a_journal_that_lmdb_does_not_know_of_yet_takes_nothing(
+def test_a_journal_lmdb_does_not_know_yet_accepts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
-    """The disk was full at that moment, and the commit is tried again."""
+    """The disk was full at that moment, and the commit is retried."""
     store = LmdbStore(tmp_path / "one", FRESH)
     owns, left = OwnedSpace.own, [refused]
 
@@ -153,8 +153,8 @@ def test_a_journal_that_lmdb_does_not_know_of_yet_takes_nothing(
     store.close()
 
 
-def test_a_store_that_was_closed_is_whole_without_its_journal(tmp_path: Path) -> None:
-    """So who copies `data.mdb` alone has all of it."""
+def test_a_closed_store_is_complete_without_its_journal(tmp_path: Path) -> None:
+    """So a copy of `data.mdb` alone has everything."""
     store = filled(tmp_path, 3)
     store.close()
     assert in_lmdb(tmp_path) == (False, 3)
@@ -164,7 +164,7 @@ def test_a_store_that_was_closed_is_whole_without_its_journal(tmp_path: Path) ->
     again.close()
 
 
-def test_a_journal_that_was_half_made_is_removed_at_the_next_start(tmp_path: Path) -> None:
+def test_a_half_made_journal_is_removed_at_the_next_start(tmp_path: Path) -> None:
     path = killed(filled(tmp_path / "running", 3), tmp_path / "left")
     half = path / "journal.new"
     half.write_bytes(bytes(4096))
@@ -174,7 +174,7 @@ def test_a_journal_that_was_half_made_is_removed_at_the_next_start(tmp_path: Pat
     store.close()
 
 
-def test_what_an_earlier_release_committed_since_counts(tmp_path: Path) -> None:
+def test_commits_an_earlier_release_made_since_count(tmp_path: Path) -> None:
     filled(tmp_path, 3).close()
     without = LmdbStore(tmp_path, journal_bytes=0)
     commit(without)
@@ -187,7 +187,7 @@ def test_what_an_earlier_release_committed_since_counts(tmp_path: Path) -> None:
     store.close()
 
 
-def test_each_write_to_lmdb_takes_along_what_waits(tmp_path: Path) -> None:
+def test_each_write_to_lmdb_includes_what_the_journal_holds(tmp_path: Path) -> None:
     store = filled(tmp_path, 3)
     commit(store, size=journal.ENTRY_BYTES_MAX)
     assert in_lmdb(tmp_path)[1] == 4, "a large entry goes there at once"
@@ -199,15 +199,15 @@ def test_each_write_to_lmdb_takes_along_what_waits(tmp_path: Path) -> None:
     store.write_checkpoint(6, [b"state"], store.meta)
     assert in_lmdb(tmp_path)[1] == 6
     commit(store)
-    assert positions(store, after=6) == [7], "and who reads the log has it brought there"
+    assert positions(store, after=6) == [7], "reading the log brings it there"
     left = LmdbStore(killed(store, tmp_path / "left"))
     assert (left.meta.position, left.meta.promised_epoch) == (7, 7)
     left.close()
     store.close()
 
 
-def test_a_full_journal_is_written_from_its_beginning_again(tmp_path: Path) -> None:
-    """Old records stay behind the new ones, and do not count."""
+def test_a_full_journal_is_overwritten_from_its_start(tmp_path: Path) -> None:
+    """Old records remain after the new ones, and do not count."""
     store = LmdbStore(tmp_path / "one", FRESH, journal_bytes=1 << 14)
     for number in range(1, 60):
         commit(store, size=number * 37 % 500)
@@ -218,7 +218,7 @@ def test_a_full_journal_is_written_from_its_beginning_again(tmp_path: Path) -> N
     store.close()
 
 
-def test_a_record_that_a_crash_cut_off_was_never_promised(tmp_path: Path) -> None:
+def test_a_record_a_crash_cut_off_was_never_promised(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 3)
     left = killed(store, tmp_path / "left")
     store.close()
@@ -232,7 +232,7 @@ def test_a_record_that_a_crash_cut_off_was_never_promised(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_damage_before_another_record_is_named(tmp_path: Path, number: int) -> None:
-    """Each was written when the one before was durable: so it is no crash."""
+    """Each record was written once the one before was durable, so this is no crash."""
     store = filled(tmp_path / "one", 3)
     left = killed(store, tmp_path / "left")
     store.close()
@@ -272,10 +272,10 @@ def head_damaged(left: Path, _other: Path) -> str:
 
 
 @pytest.mark.parametrize("harm", [missing, cut_short, all_cut_off, another, head_damaged])
-def test_a_journal_that_lacks_what_was_confirmed_is_named(
+def test_a_journal_that_lacks_confirmed_commits_is_named(
     tmp_path: Path, harm: Callable[[Path, Path], str]
 ) -> None:
-    """Also by who only looks: the older position in LMDB must not pass for the store's."""
+    """Also to a mere reader: the older position in LMDB must not pass for the store's."""
     store = filled(tmp_path / "one", 3)
     other = LmdbStore(tmp_path / "two", replace(FRESH, store_id="0ther"))
     commit(other)
@@ -288,7 +288,7 @@ def test_a_journal_that_lacks_what_was_confirmed_is_named(
             look(left)
 
 
-def test_who_only_looks_at_a_damaged_journal_names_it(tmp_path: Path) -> None:
+def test_inspecting_a_damaged_journal_names_it(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 3)
     left = killed(store, tmp_path / "left")
     store.close()
@@ -297,10 +297,11 @@ def test_who_only_looks_at_a_damaged_journal_names_it(tmp_path: Path) -> None:
         inspect(left)
 
 
-def test_a_file_of_lmdb_that_was_put_back_meets_no_record_of_its_former_future(
+def test_a_restored_lmdb_file_meets_no_record_of_its_old_future(
     tmp_path: Path,
 ) -> None:
-    """An operator copies data.mdb alone: the journal beside it goes on from a later position."""
+    """An operator restores data.mdb alone: the journal beside it continues from a later
+    position."""
     filled(tmp_path / "one", 2).close()
     shutil.copy(tmp_path / "one" / "data.mdb", tmp_path / "kept.mdb")
     store = LmdbStore(tmp_path / "one")
@@ -309,15 +310,16 @@ def test_a_file_of_lmdb_that_was_put_back_meets_no_record_of_its_former_future(
     store.close()
     shutil.copy(tmp_path / "kept.mdb", tmp_path / "one" / "data.mdb")
     store = LmdbStore(tmp_path / "one")
-    commit(store)  # as long as the one at that position before
+    commit(store)  # as long as the earlier one at that position
     left = LmdbStore(killed(store, tmp_path / "left"))
     assert positions(left) == [1, 2, 3]
     left.close()
     store.close()
 
 
-def test_what_a_client_sent_is_no_record(tmp_path: Path) -> None:
-    """Its body stands where the next record would, and looks like it to who knows no salt."""
+def test_a_clients_body_is_not_taken_for_a_record(tmp_path: Path) -> None:
+    """It stands where the next record would, and looks like one to a reader that ignores
+    the salt."""
     store = LmdbStore(tmp_path / "one", FRESH)
     commit(store)
     forger = Journal(tmp_path, journal.JOURNAL_BYTES)
@@ -327,7 +329,7 @@ def test_what_a_client_sent_is_no_record(tmp_path: Path) -> None:
     forged = (tmp_path / JOURNAL_NAME).read_bytes()[journal.BLOCK_BYTES : 2 * journal.BLOCK_BYTES]
     left = killed(store, tmp_path / "left")
     data = bytearray((left / JOURNAL_NAME).read_bytes())
-    at = data.index(bytes(journal.BLOCK_BYTES), journal.BLOCK_BYTES)  # behind the newest record
+    at = data.index(bytes(journal.BLOCK_BYTES), journal.BLOCK_BYTES)  # after the newest record
     at = -(-at // journal.BLOCK_BYTES) * journal.BLOCK_BYTES
     data[at : at + len(forged)] = forged
     (left / JOURNAL_NAME).write_bytes(data)
@@ -338,7 +340,7 @@ def test_what_a_client_sent_is_no_record(tmp_path: Path) -> None:
 
 
 def test_a_received_store_has_no_log_before_its_checkpoint(tmp_path: Path) -> None:
-    """A donor that believed otherwise would give a log that is not there."""
+    """A donor that thought otherwise would offer a log that is not there."""
     store = LmdbStore(tmp_path / "one", FRESH)
     staging = store.stage(40)
     staging.add([b"state"])
@@ -352,7 +354,7 @@ def test_a_received_store_has_no_log_before_its_checkpoint(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_journal_that_is_removed_under_its_store_is_seen(tmp_path: Path) -> None:
+def test_a_journal_removed_under_its_store_is_detected(tmp_path: Path) -> None:
     store = filled(tmp_path, 2)
     assert not store.misplaced()
     (tmp_path / JOURNAL_NAME).rename(tmp_path / "gone")
@@ -363,7 +365,7 @@ def test_a_journal_that_is_removed_under_its_store_is_seen(tmp_path: Path) -> No
     assert not LmdbStore(tmp_path).misplaced()
 
 
-def test_a_store_that_gets_another_id_gets_another_journal(tmp_path: Path) -> None:
+def test_a_store_with_a_new_id_gets_a_new_journal(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 2)
     store.put_meta(replace(store.meta, store_id="0ther"))
     commit(store)
@@ -373,10 +375,10 @@ def test_a_store_that_gets_another_id_gets_another_journal(tmp_path: Path) -> No
     store.close()
 
 
-def test_who_looks_while_the_journal_begins_anew_looks_again(
+def test_inspection_repeats_when_the_journal_is_overwritten_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read of it is partly older: no damage."""
+    """Part of what it read is older; that is not damage."""
     store = filled(tmp_path / "one", 3)
     early = killed(store, tmp_path / "early")
     store.put_meta(store.meta)
@@ -418,10 +420,8 @@ def test_a_store_in_use_is_inspected_and_copied_with_its_journal(tmp_path: Path)
     store.close()
 
 
-def test_a_write_that_failed_ends_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody knows whether it is there."""
+def test_a_failed_write_ends_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows whether the data is there."""
     store = filled(tmp_path, 2)
 
     def fails(_self: Journal, _entry: journal.Record) -> None:
@@ -439,7 +439,7 @@ def test_a_write_that_failed_ends_the_store(
     again.close()
 
 
-def test_where_there_is_no_room_for_a_journal_commits_go_to_lmdb(
+def test_without_room_for_a_journal_commits_go_to_lmdb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "has_room_for", lambda _directory, _size: False)
@@ -449,7 +449,7 @@ def test_where_there_is_no_room_for_a_journal_commits_go_to_lmdb(
     store.close()
 
 
-def test_readers_meet_a_whole_log_while_commits_go_on(tmp_path: Path) -> None:
+def test_readers_see_a_whole_log_while_commits_go_on(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path, FRESH, journal_bytes=1 << 15)
     wrong: list[BaseException] = []
     over = threading.Event()

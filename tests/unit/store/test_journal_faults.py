@@ -1,4 +1,4 @@
-"""The journal of a store whose writes fail, whose files are damaged, or are not its own."""
+"""Journals with failing writes, damaged files, or another store's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.store.test_journal import commit, filled, in_lmdb, killed, posit
 
 
 class FailsAtItsEnd:
-    """An environment whose write is on the disk though its commit says that it failed."""
+    """An environment whose last write reaches the disk although its commit reports a failure."""
 
     def __init__(self, env: lmdb.Environment, meanwhile: Callable[[], None]) -> None:
         self._env, self._meanwhile = env, meanwhile
@@ -37,7 +37,7 @@ class FailsAtItsEnd:
 
 
 class SaysWhoComes:
-    """A lock that says when a thread of this name comes to it."""
+    """A lock that reports when a thread of this name waits for it."""
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.RLock()
@@ -52,8 +52,8 @@ class SaysWhoComes:
         self._lock.release()
 
 
-def test_who_waited_for_a_write_that_failed_confirms_nothing(tmp_path: Path) -> None:
-    """A reader of the log brings the journal into LMDB, and fails, while a commit waits for it."""
+def test_a_commit_that_waited_for_a_failed_write_confirms_nothing(tmp_path: Path) -> None:
+    """A reader of the log brings the journal into LMDB, and fails while a commit waits for it."""
     store = filled(tmp_path / "one", 3)
     lock = SaysWhoComes("writer")
     inside, said = threading.Event(), [""]
@@ -76,7 +76,7 @@ def test_who_waited_for_a_write_that_failed_confirms_nothing(tmp_path: Path) -> 
     with pytest.raises(StoreFailed):
         positions(store)
     writer.join()
-    assert "Input/output error" in said[0], "it was said to be durable"
+    assert "Input/output error" in said[0], "it was reported durable"
     left = killed(store, tmp_path / "left")
     store.close()
     again = LmdbStore(left)
@@ -84,10 +84,10 @@ def test_who_waited_for_a_write_that_failed_confirms_nothing(tmp_path: Path) -> 
     again.close()
 
 
-def test_records_that_lmdb_holds_too_are_passed_over(
+def test_records_lmdb_also_holds_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where LMDB's last commit is on the disk after all, the journal begins before its end."""
+    """If LMDB's last commit is on disk after all, the journal begins before LMDB's end."""
 
     def failed(self: Journal) -> None:
         self.waiting, self.waiting_bytes = [], 0
@@ -121,7 +121,7 @@ def test_a_store_that_is_older_than_its_journal_is_refused(tmp_path: Path) -> No
         LmdbStore(left)
 
 
-def test_a_journal_without_its_store_is_no_new_store(tmp_path: Path) -> None:
+def test_a_journal_without_its_store_is_not_a_new_store(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 3)
     meta = store.meta
     left = killed(store, tmp_path / "left")

@@ -1,4 +1,4 @@
-"""What only the store on disk can show: damage, versions, permissions, growth, failed commits."""
+"""Tests only the store on disk can fail: damage, versions, permissions, growth, failed commits."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _at(store: LmdbStore, position: int) -> Meta:
 
 
 def _mapped_bytes(path: Path) -> int:
-    """How much of the map of this file is in the memory of this process."""
+    """The number of bytes of this file's map that are resident in this process."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     return sum(
         int(next(one for one in lines if one.startswith("Rss:")).split()[1]) << 10
@@ -145,7 +145,7 @@ class TestDamage:
         assert "checksum" in str(caught.value)
         store.close()
 
-    def test_an_entry_at_the_wrong_key_does_not_pass(self, tmp_path: Path) -> None:
+    def test_an_entry_under_the_wrong_key_is_refused(self, tmp_path: Path) -> None:
         filled(tmp_path)
         meddle(tmp_path, lambda txn: txn.put(schema.log_key(3), value_of(txn, schema.log_key(1))))
         store = LmdbStore(tmp_path)
@@ -211,7 +211,7 @@ class TestRefusal:
         with pytest.raises(StoreUnreadable, match="something else"):
             inspect(tmp_path)
 
-    def test_no_lmdb_file(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_lmdb(self, tmp_path: Path) -> None:
         (tmp_path / "data.mdb").write_bytes(b"not at all" * 2000)
         with pytest.raises(StoreUnreadable):
             LmdbStore(tmp_path, FRESH)
@@ -223,15 +223,15 @@ class TestRefusal:
         with pytest.raises(StoreError):
             LmdbStore(tmp_path / "store", FRESH)
 
-    def test_a_creation_that_never_finished_is_no_store(self, tmp_path: Path) -> None:
+    def test_an_unfinished_creation_is_not_a_store(self, tmp_path: Path) -> None:
         lmdb.open(str(tmp_path)).close()
         with pytest.raises(StoreMissing, match="never finished"):
             LmdbStore(tmp_path)
         with pytest.raises(StoreMissing):
             inspect(tmp_path)
 
-    def test_a_creation_that_broke_off_begins_anew(self, tmp_path: Path) -> None:
-        """A store is made under another name, so what is left never opens."""
+    def test_an_interrupted_creation_starts_over(self, tmp_path: Path) -> None:
+        """A store is made under another name, so leftovers never open."""
         (tmp_path / "data.mdb.new").write_bytes(bytes(5000))
         store = LmdbStore(tmp_path, FRESH)
         assert store.meta == FRESH
@@ -259,7 +259,7 @@ class TestRefusal:
         assert f"in use by process {os.getpid()}" in done.stderr
 
     def test_not_writable(self) -> None:
-        # As another user, because the superuser may write anywhere.
+        # As another user, because root may write anywhere.
         with tempfile.TemporaryDirectory() as place:
             base = Path(place)
             filled(base / "store")
@@ -334,10 +334,10 @@ class TestFailure:
         assert store.size_bytes() > 1_200_000
         store.close()
 
-    def test_what_was_read_of_it_is_not_kept_in_memory(
+    def test_pages_that_were_read_do_not_stay_in_memory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The map of a large store is no memory of the process, whoever reads all of it."""
+        """The map of a large store must not count as process memory, whoever reads all of it."""
         monkeypatch.setattr("store.lmdb_store.MAPPED_BYTES", 1 << 20)
         store = LmdbStore(tmp_path, FRESH)
         chunks = [os.urandom(250_000) for _ in range(40)]
@@ -373,7 +373,7 @@ class TestFailure:
         assert len(list(store.log(0))) == store.meta.position
         store.close()
 
-    def test_growing_waits_for_readers_and_readers_for_it(self, tmp_path: Path) -> None:
+    def test_growing_waits_for_readers_and_readers_wait_for_growing(self, tmp_path: Path) -> None:
         store = LmdbStore(tmp_path, FRESH, map_bytes=128 << 10)
         store.commit(bytes(1000), 1, 1, replace(store.meta, position=1))
         reading = store.log(0)
@@ -385,10 +385,10 @@ class TestFailure:
         store.close()
 
 
-def test_a_disk_that_stands_still_is_met_before_a_read_begins(
+def test_a_hanging_disk_is_detected_before_a_read_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LMDB would meet it in a page fault, with the interpreter's lock held."""
+    """LMDB would meet it in a page fault, while it holds the interpreter's lock."""
     filled(tmp_path)
     store = LmdbStore(tmp_path)
     met: list[str] = []
@@ -409,9 +409,9 @@ def test_a_disk_that_stands_still_is_met_before_a_read_begins(
     store.close()
 
 
-def test_closing_waits_for_a_write_that_is_under_way(tmp_path: Path) -> None:
-    """A joiner's store was closed as its member stopped, while a worker committed to it: the commit
-    failed at best, and at worst LMDB never returned, with the interpreter's lock held."""
+def test_closing_waits_for_a_write_under_way(tmp_path: Path) -> None:
+    """A joiner's store was closed as its member stopped, while a worker committed to it: at best
+    the commit failed, and at worst LMDB never returned, holding the interpreter's lock."""
     filled(tmp_path / "store")
     store = LmdbStore(tmp_path / "store")
     within, go_on = threading.Event(), threading.Event()
@@ -441,7 +441,7 @@ def test_closing_waits_for_a_write_that_is_under_way(tmp_path: Path) -> None:
         store._write(work)
 
 
-def test_a_store_that_a_restart_would_not_find_is_noticed(tmp_path: Path) -> None:
+def test_a_store_a_restart_would_not_find_is_detected(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path / "store", FRESH)
     assert store.misplaced() == ""
     (tmp_path / "store").rename(tmp_path / "elsewhere")
@@ -464,7 +464,7 @@ def test_inspect_reads_a_store_in_use(tmp_path: Path) -> None:
 
 
 def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a few lines in a process of their own."""
+    """Run a few lines in a separate process."""
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A store on a disk without space: no commit meets it, and what was given up comes back (G21)."""
+"""A store on a full disk: no commit fails for space, and a reserve given up comes back (G21)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ META = Meta("shop", "a", "s")
 
 
 class Disk:
-    """So much space is left for what is allocated; what is written goes where it was."""
+    """A disk with this much space left to allocate; written bytes replace allocated ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         self.free = free
@@ -52,7 +52,7 @@ def commit(store: LmdbStore, size: int) -> None:
 
 
 def cut(directory: Path, ahead: int) -> None:
-    """Let the file of a closed store own so much behind what it uses."""
+    """Make the file of a closed store own this much beyond what it uses."""
     store = LmdbStore(directory)
     used = store.size_bytes()
     store.close()
@@ -61,7 +61,7 @@ def cut(directory: Path, ahead: int) -> None:
         file.write(bytes(ahead))
 
 
-def test_a_commit_without_space_changes_nothing_and_is_done_when_there_is(
+def test_a_commit_without_space_changes_nothing_and_succeeds_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G21."""
@@ -73,7 +73,7 @@ def test_a_commit_without_space_changes_nothing_and_is_done_when_there_is(
     ):
         commit(store, 24 << 20)
     assert store.meta.position == 1
-    commit(store, 100)  # what the file owns already is used
+    commit(store, 100)  # what the file already owns is used
     disk.free = 40 << 20
     commit(store, 24 << 20)
     store.close()
@@ -82,7 +82,7 @@ def test_a_commit_without_space_changes_nothing_and_is_done_when_there_is(
     store.close()
 
 
-def test_less_than_a_step_is_taken_where_there_is_no_more(
+def test_less_than_a_step_is_allocated_if_no_more_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LmdbStore(tmp_path / "store", META)
@@ -93,8 +93,8 @@ def test_less_than_a_step_is_taken_where_there_is_no_more(
     store.close()
 
 
-def test_what_is_allocated_ahead_is_written_into(tmp_path: Path) -> None:
-    """The file does not become longer by commits that fit into it, and opens again at any time."""
+def test_allocated_space_is_written_into(tmp_path: Path) -> None:
+    """Commits that fit do not lengthen the file, and it opens again at any time."""
     store = LmdbStore(tmp_path / "store", META)
     commit(store, 1000)
     size = (tmp_path / "store" / "data.mdb").stat().st_size
@@ -108,7 +108,7 @@ def test_what_is_allocated_ahead_is_written_into(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_a_checkpoint_replaced_can_be_used_again(tmp_path: Path) -> None:
+def test_space_of_a_replaced_checkpoint_is_reused(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path / "store", META, log_bytes_kept=0)
     commit(store, 8 << 20)
     assert store.reusable_bytes() < 1 << 20
@@ -131,7 +131,7 @@ def test_a_hole_in_the_file_is_no_space_that_it_owns(
     space.own(2 << 20)
 
 
-def test_a_file_system_that_cannot_allocate_is_written_all_the_same(
+def test_a_file_system_that_cannot_allocate_is_still_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(fd: int, start: int, length: int) -> None:
@@ -144,7 +144,7 @@ def test_a_file_system_that_cannot_allocate_is_written_all_the_same(
     store.close()
 
 
-def test_the_reserve_is_kept_given_up_once_and_taken_back(tmp_path: Path) -> None:
+def test_the_reserve_is_kept_given_up_once_and_restored(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path)
     assert not reserve.held
     reserve.tend(2 * reserve.bytes + START_BYTES)
@@ -161,11 +161,11 @@ def test_the_reserve_is_kept_given_up_once_and_taken_back(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ahead", range(0, STEP_BYTES + (1 << 20), 512 << 10))
-def test_a_start_leaves_of_a_full_disk_what_others_write(
+def test_a_start_on_a_full_disk_leaves_the_space_others_write_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    """G21.  However much of its file an earlier process had ahead: what it would take beyond that,
-    to own a whole step, is what the member log has to be written with."""
+    """G21. However much of its file an earlier process allocated ahead: a start that took a whole
+    step more would take the space of the member log."""
     store = LmdbStore(tmp_path / "store", META)
     commit(store, 100)
     store.close()
@@ -180,10 +180,10 @@ def test_a_start_leaves_of_a_full_disk_what_others_write(
     store.close()
 
 
-def test_a_checkpoint_leaves_of_a_full_disk_what_commits_need(
+def test_a_checkpoint_on_a_full_disk_leaves_the_space_commits_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G21.  What is left of a reserve that was given up is there to drain with."""
+    """G21. What is left of a given-up reserve is there to drain queues with."""
     store = LmdbStore(tmp_path / "store", META)
     commit(store, 100)
     disk = Disk(monkeypatch, 24 << 20)
@@ -195,16 +195,16 @@ def test_a_checkpoint_leaves_of_a_full_disk_what_commits_need(
     staging.abandon()
     while store.trim():
         pass
-    for _ in range(100):  # and commits use what it had taken
+    for _ in range(100):  # and commits use what it had allocated
         commit(store, 100_000)
     assert disk.free >= START_BYTES - BESIDE_BYTES
     store.close()
 
 
-def test_a_small_checkpoint_is_written_where_a_start_would_be(
+def test_a_small_checkpoint_is_written_where_a_start_would_write_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When all was drained it is what makes room."""
+    """Once everything is drained, it is what makes room."""
     store = LmdbStore(tmp_path / "store", META, log_bytes_kept=0)
     commit(store, 1 << 20)
     store.close()
@@ -220,7 +220,7 @@ def test_a_small_checkpoint_is_written_where_a_start_would_be(
 def test_garbage_is_trimmed_in_small_steps_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G21.  A usual step would take the space of a reserve that was given up."""
+    """G21. A usual step would take the space of a given-up reserve."""
     store = LmdbStore(tmp_path / "store", META, log_bytes_kept=0)
     for _ in range(300):
         commit(store, 10_000)

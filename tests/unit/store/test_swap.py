@@ -1,4 +1,4 @@
-"""Switching to a joined copy: atomic, finished after a crash, nothing deleted."""
+"""Switching to a received copy: atomic, completed after a crash, and nothing deleted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FRESH = Meta(cluster_name="prod", member="b", store_id="b-store")
 
 
 def make(path: Path, note: str) -> None:
-    """Make a store that can be recognised."""
+    """Make a store that can be recognized."""
     LmdbStore(path, replace(FRESH, note=note)).close()
 
 
 def join(data_dir: Path, note: str, marker: Marker = Marker.DIRTY) -> Path:
-    """Receive a state into a directory of the attempt's own; return the path."""
+    """Receive a state into the attempt's own directory; return the path."""
     store = swap.incoming(data_dir, note, FRESH)
     assert store.path == data_dir / f"store.joining.{note}"
     meta = replace(FRESH, cluster_id="c1", position=3, note=note, marker=marker)
@@ -46,7 +46,7 @@ def test_the_old_store_is_set_aside_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("renames", [0, 1])
-def test_a_crash_between_the_renames_is_finished_at_start(tmp_path: Path, renames: int) -> None:
+def test_a_crash_between_the_renames_is_completed_at_start(tmp_path: Path, renames: int) -> None:
     make(tmp_path / "store", "old")
     new = join(tmp_path, "new")
     with crash_behind(renames):
@@ -61,7 +61,7 @@ def test_a_crash_between_the_renames_is_finished_at_start(tmp_path: Path, rename
     assert inspect(tmp_path / "store").note == "again"
 
 
-def test_a_state_that_is_not_verified_is_refused(tmp_path: Path) -> None:
+def test_an_unverified_state_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "store", "old")
     half = join(tmp_path, "half", Marker.EMPTY)
     with pytest.raises(StoreUnreadable, match="not complete"):
@@ -69,14 +69,14 @@ def test_a_state_that_is_not_verified_is_refused(tmp_path: Path) -> None:
     assert inspect(tmp_path / "store").note == "old"
 
 
-def test_half_a_state_is_never_taken(tmp_path: Path) -> None:
+def test_a_partial_state_is_never_used(tmp_path: Path) -> None:
     assert not swap.recover(tmp_path)
     join(tmp_path, "half", Marker.DIRTY)
     assert not swap.recover(tmp_path)
     assert not (tmp_path / "store").exists()
 
 
-def test_what_attempts_of_an_earlier_process_received_is_removed(tmp_path: Path) -> None:
+def test_states_received_by_an_earlier_process_are_removed(tmp_path: Path) -> None:
     make(tmp_path / "store", "old")
     for attempt in ("1", "2"):
         join(tmp_path, attempt)
@@ -92,9 +92,9 @@ def test_an_operator_may_name_either_directory(tmp_path: Path) -> None:
         swap.find_store(tmp_path / "nothing")
 
 
-def test_a_store_that_is_set_aside_is_no_switch_that_began(tmp_path: Path) -> None:
-    """The mark outlived its switch: the process was killed, or the power lost, after the last
-    rename. Set aside, the store looked like one that was being put in place, and came back."""
+def test_a_store_that_was_set_aside_is_not_an_unfinished_switch(tmp_path: Path) -> None:
+    """The mark outlived its switch: the process was killed, or power was lost, after the last
+    rename. Once set aside, the store looked like one being switched in, and came back."""
     make(tmp_path / "store", "old")
     (tmp_path / "store" / swap.VERIFIED_NAME).touch()
     assert not swap.recover(tmp_path)

@@ -37,7 +37,7 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_shows_what_a_choice_needs(data_dir: Path) -> None:
+def test_it_shows_what_a_choice_of_store_needs(data_dir: Path) -> None:
     for place in (data_dir, data_dir / "store"):
         result = run(str(place))
         assert result.exit_code == 0
@@ -77,8 +77,8 @@ def test_the_last_store_may_go_on_alone(data_dir: Path) -> None:
     assert run("--sole-voter", str(data_dir)).exit_code == 2
 
 
-def test_whether_the_others_are_gone_for_good_is_asked(data_dir: Path) -> None:
-    """Two stores that were told to go on alone are two clusters."""
+def test_it_asks_whether_the_others_are_gone_for_good(data_dir: Path) -> None:
+    """Two stores told to go on alone become two clusters."""
     for typed, code in (("\n", 1), ("no\n", 1), ("", 1), ("Yes\n", 0)):
         before = json.loads(run("--json", str(data_dir)).output)
         result = CliRunner().invoke(main, ["-c", "--sole-voter", str(data_dir)], input=typed)
@@ -90,8 +90,9 @@ def test_whether_the_others_are_gone_for_good_is_asked(data_dir: Path) -> None:
         assert ("Operation canceled" in result.output) is (code == 1)
 
 
-def test_of_a_pair_the_other_one_is_asked_about_and_stays_one(tmp_path: Path) -> None:
-    """It gets the state from here; the rule of the voters is nobody who is gone."""
+def test_for_a_pair_it_asks_about_the_peer_and_stays_a_pair(tmp_path: Path) -> None:
+    """The peer gets its state from here; the pair's rule is a voter term, not a voter that
+    is gone."""
     LmdbStore(
         tmp_path / "store", replace(META, voters=("a:5672", "b:5672", "@pair=b:5672"))
     ).close()
@@ -101,7 +102,7 @@ def test_of_a_pair_the_other_one_is_asked_about_and_stays_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("marker", [Marker.EMPTY, Marker.JOINING])
-def test_a_store_without_state_cannot_be_kept(tmp_path: Path, marker: Marker) -> None:
+def test_a_store_without_a_state_cannot_be_kept(tmp_path: Path, marker: Marker) -> None:
     LmdbStore(tmp_path / "store", replace(META, marker=marker)).close()
     result = run("-c", str(tmp_path))
     assert result.exit_code == 1
@@ -109,8 +110,8 @@ def test_a_store_without_state_cannot_be_kept(tmp_path: Path, marker: Marker) ->
     assert json.loads(run("--json", str(tmp_path)).output)["marker"] == marker.value
 
 
-def test_a_store_that_was_set_aside_may_be_all_that_is_left(tmp_path: Path) -> None:
-    """G28: of one of a pair that met the other one's history, which is lost since."""
+def test_a_store_that_was_set_aside_may_be_the_last_one(tmp_path: Path) -> None:
+    """G28: the store of a pair's member that met its peer's history, which has since been lost."""
     voters = ("a:5672", "b:5672", "@pair=b:5672")
     for name, away, code in (("mine", "b:5672", 0), ("being received", "a:5672", 1)):
         meta = replace(META, marker=Marker.JOINING, voters=(*voters, f"@away={away}"))
@@ -123,7 +124,7 @@ def test_a_store_that_was_set_aside_may_be_all_that_is_left(tmp_path: Path) -> N
     assert found["voters"] == [*voters, "@away=b:5672", "@declared"]
 
 
-def test_an_inconsistent_store_may_be_all_that_is_left(tmp_path: Path) -> None:
+def test_an_inconsistent_store_may_be_the_last_one(tmp_path: Path) -> None:
     meta = replace(META, marker=Marker.INCONSISTENT, note="out-voted at position 9")
     LmdbStore(tmp_path / "store", meta).close()
     assert run("-c", str(tmp_path)).exit_code == 0

@@ -1,4 +1,4 @@
-"""The writer thread: order, gathering, checkpoints in slices, and the stop after a failure."""
+"""The writer thread: order, batching, checkpoints in slices, and the stop after a failure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Rig:
 
 
 def run(story: Callable[[Rig], Awaitable[None]]) -> None:
-    """Run a story with a rig on a loop of its own."""
+    """Run a story with a rig on its own loop."""
 
     async def whole() -> None:
         rig = Rig()
@@ -100,7 +100,7 @@ def run(story: Callable[[Rig], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-def test_entries_gather_while_one_commit_is_in_flight() -> None:
+def test_entries_gather_while_a_commit_is_in_flight() -> None:
     async def story(rig: Rig) -> None:
         rig.submit(1, 1)
         await rig.until(lambda: rig.writer.backlog() == 0)
@@ -207,8 +207,8 @@ def test_commits_go_on_while_a_checkpoint_waits_for_its_chunks() -> None:
 CHUNK = bytes(CHECKPOINT_SLICE_BYTES // 4)
 
 
-def test_a_commit_waits_for_a_slice_however_much_of_a_checkpoint_is_there() -> None:
-    """And the checkpoint ends though there is always something to commit."""
+def test_a_commit_waits_for_one_slice_however_large_the_checkpoint() -> None:
+    """And the checkpoint ends although there is always something to commit."""
     staged: list[int] = []
 
     class Watched(MemoryStore):
@@ -223,7 +223,7 @@ def test_a_commit_waits_for_a_slice_however_much_of_a_checkpoint_is_there() -> N
     def commit(position: int) -> None:
         queue.submit(b"x", position, position, replace(FRESH, position=position))
         before = store.meta.position
-        for _ in range(2):  # what is under way when it comes, and itself
+        for _ in range(2):  # the slice under way when it comes, and itself
             if store.meta.position == before and (task := queue.take()) is not None:
                 for call in task.write():
                     call()
@@ -320,7 +320,7 @@ def test_gaps_are_a_bug() -> None:
     run(story)
 
 
-def test_the_lag_is_what_is_not_durable_and_since_when() -> None:
+def test_the_lag_is_what_is_not_durable_and_its_age() -> None:
     async def story(rig: Rig) -> None:
         started = asyncio.get_running_loop().time()
         rig.submit(1, 1)
@@ -328,7 +328,7 @@ def test_the_lag_is_what_is_not_durable_and_since_when() -> None:
         rig.submit(2, 4)
         rig.writer.submit_meta(replace(FRESH, position=4))
         lag = rig.writer.lag()
-        assert (lag.waiting, lag.bytes) == (3, 4), "what is in flight waits too"
+        assert (lag.waiting, lag.bytes) == (3, 4), "a commit in flight counts too"
         assert lag.since >= started
         rig.store.gate.release(1)
         await rig.until(lambda: rig.durable == [1] and rig.writer.lag().waiting == 2)
@@ -339,7 +339,7 @@ def test_the_lag_is_what_is_not_durable_and_since_when() -> None:
     run(story)
 
 
-def test_closing_does_not_wait_for_a_blocked_disk_for_ever() -> None:
+def test_closing_does_not_wait_for_ever_for_a_blocked_disk() -> None:
     async def story(rig: Rig) -> None:
         rig.submit(1, 1)
         with pytest.raises(StoreStuck, match="2 bytes"):
@@ -349,7 +349,7 @@ def test_closing_does_not_wait_for_a_blocked_disk_for_ever() -> None:
 
 
 @pytest.mark.parametrize("what", ["put_meta", "stage", "switch", "trim"])
-def test_whatever_cannot_be_written_stops_everything(what: str) -> None:
+def test_any_failed_write_stops_everything(what: str) -> None:
     """A meta record and each step of a checkpoint count like a commit.
 
     Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
@@ -389,8 +389,8 @@ def test_draining_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
-def test_a_commit_that_finds_no_space_takes_the_reserve_then_waits_then_fails_at_a_stop() -> None:
-    """G21."""
+def test_a_commit_without_space_takes_the_reserve_then_waits() -> None:
+    """G21. At a stop it fails."""
 
     async def story(rig: Rig) -> None:
         reserve = [True]
