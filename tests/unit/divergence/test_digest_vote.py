@@ -1,4 +1,4 @@
-"""Digest votes name the member that computed something else (G10)."""
+"""Digest votes name the member that computed another result (G10)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_minority_is_named_when_it_voted_first() -> None:
     assert verdict.value == GOOD
 
 
-def test_a_missing_vote_is_not_agreement_and_no_majority_is_a_split() -> None:
+def test_a_missing_vote_is_no_agreement_and_no_majority_is_a_split() -> None:
     vote = votes("a b", voters=("a", "b"))
     assert not vote.vote("a", 10, GOOD)
     verdict = only(vote.vote("b", 10, BAD))
@@ -43,7 +43,7 @@ def test_a_missing_vote_is_not_agreement_and_no_majority_is_a_split() -> None:
     assert verdict.votes == {"a": GOOD, "b": BAD}
 
 
-def test_two_that_disagree_while_the_third_is_down_are_split_at_once() -> None:
+def test_two_that_disagree_while_the_third_is_down_split_at_once() -> None:
     """G10: nobody waits for a voter that is not in the view."""
     vote = votes("a b")
     assert not vote.vote("a", 10, GOOD)
@@ -70,7 +70,7 @@ def test_a_member_without_a_vote_is_judged_but_does_not_decide() -> None:
 
 
 def test_a_joiner_outvotes_nobody_until_a_majority_of_others_held_its_value() -> None:
-    """G10: c's state is a's. Had c a vote at once, a wrong a and its copy would eject b."""
+    """G10: c's state comes from a. If c voted at once, a wrong a and its copy would expel b."""
     vote = votes(fresh="c")
     assert not vote.vote("a", 10, BAD)
     assert only(vote.vote("c", 10, BAD)).value == BAD  # nobody objects yet
@@ -92,7 +92,7 @@ def test_a_joiner_on_probation_is_judged() -> None:
     assert only(vote.vote("b", 10, GOOD)).divergent == ("c",)
 
 
-def test_members_that_all_agree_need_no_probation_served_but_an_objection_reopens_it() -> None:
+def test_agreement_of_all_needs_no_probation_but_an_objection_reopens_it() -> None:
     vote = votes(fresh="b c")
     vote.vote("b", 10, BAD)
     assert only(vote.vote("c", 10, BAD)).value == BAD
@@ -100,7 +100,7 @@ def test_members_that_all_agree_need_no_probation_served_but_an_objection_reopen
     vote = votes("a b", fresh="b")
     vote.vote("a", 10, GOOD)
     assert only(vote.vote("b", 10, GOOD)).value == GOOD
-    assert "b" in vote.probation  # no majority of voters other than b was there
+    assert "b" in vote.probation  # there was no majority of voters other than b
 
 
 def test_a_majority_off_probation_makes_an_agreement_firm() -> None:
@@ -112,8 +112,8 @@ def test_a_majority_off_probation_makes_an_agreement_firm() -> None:
     assert only(vote.vote("c", 10, BAD)).divergent == ("c",)
 
 
-def test_votes_count_by_their_weight() -> None:
-    """G10: as in the quorum; b and c together have no more than half."""
+def test_votes_count_by_weight() -> None:
+    """G10: as in the quorum; b and c together do not have more than half."""
     vote = votes("a b c d", voters=("a=3", "b", "c", "d"))
     assert not vote.vote("b", 10, BAD)
     assert not vote.vote("c", 10, BAD)
@@ -132,8 +132,9 @@ def test_a_tie_breaker_decides_who_continues_and_not_who_is_right() -> None:
     assert only(vote.vote("b", 10, GOOD)).split
 
 
-def test_an_arbitrator_votes_for_no_digest() -> None:
-    """G10: two members with data decide about each other by re-execution, with it or without."""
+def test_an_arbitrator_does_not_vote_on_digests() -> None:
+    """G10: two members with data decide about each other by re-execution, with an arbitrator
+    or without."""
     terms = ("a", "b", "@two_node", "@arbitrator=x")
     vote = votes("a b x", voters=terms)
     assert not vote.vote("a", 10, GOOD), "b is here and has not voted"
@@ -144,24 +145,24 @@ def test_an_arbitrator_votes_for_no_digest() -> None:
 
 
 def test_the_last_member_beside_an_arbitrator_agrees_with_itself() -> None:
-    """G10: so it has an agreed point to execute its store again from; nobody is outvoted by it."""
+    """G10: so it has an agreed point to re-execute its store from; it outvotes nobody."""
     terms = ("a", "b", "@arbitrator=x")
     assert only(votes("a x", voters=terms).vote("a", 10, GOOD)).value == GOOD
     assert not votes("a", voters=terms).vote("a", 10, GOOD)
     vote = votes("a x", voters=terms)
     vote.vote("a", 10, GOOD)
-    assert only(vote.vote("b", 10, BAD)).split, "that agreement was not firm"
+    assert only(vote.vote("b", 10, BAD)).split, "one member's agreement is not firm"
 
 
 def test_during_a_change_both_sets_must_agree() -> None:
     """G10"""
     vote = votes("a b c d", voters=("a", "b", "c", "->", "b", "c", "d"))
     assert not vote.vote("a", 10, GOOD)
-    assert not vote.vote("b", 10, GOOD), "a majority of the old set alone"
+    assert not vote.vote("b", 10, GOOD), "a majority of the old set only"
     assert only(vote.vote("c", 10, GOOD)).value == GOOD
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_memory_of_votes_is_bounded() -> None:
     vote = votes()
     for cut in range(3 * CUTS_KEPT):
         vote.vote("a", 10 * cut, GOOD)

@@ -1,4 +1,5 @@
-"""No majority on a digest: whoever cannot reproduce itself is named, the rest continues (G10)."""
+"""No majority on a digest: a member that cannot reproduce its state is named, the rest go
+on (G10)."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def settle(
     return outcome
 
 
-def test_who_cannot_reproduce_itself_is_named_and_a_majority_continues() -> None:
+def test_a_member_that_cannot_reproduce_itself_is_named_and_a_majority_goes_on() -> None:
     three: dict[str, Value] = {"a": GOOD, "b": BAD, "c": GOOD}
     found = settle(three, a=(PROVEN, GOOD), b=(PROVEN, GOOD), c=(PROVEN, GOOD))
     assert (found.diverged, found.value, found.may_continue) == (("b",), GOOD, True)
@@ -74,10 +75,11 @@ def test_who_cannot_reproduce_itself_is_named_and_a_majority_continues() -> None
         (("a", "b", "c", "->", "a", "c", "d"), "ac", "", True),
     ],
 )
-def test_the_remaining_members_continue_by_the_rule_of_the_voters(
+def test_the_remaining_members_go_on_if_they_are_a_quorum(
     terms: tuple[str, ...], rest_of: str, arbitrators: str, may_continue: bool
 ) -> None:
-    """G10: votes, not heads; whoever does not reproduce itself is out, then the quorum decides."""
+    """G10: votes count, not members. Members that do not reproduce their state are out; then the
+    quorum decides."""
     wrong = "b" if "a" in rest_of else "a"
     votes: dict[str, Value] = {**dict.fromkeys(rest_of, GOOD), wrong: BAD}
     reports = dict.fromkeys((*rest_of, wrong), (PROVEN, GOOD))
@@ -85,13 +87,13 @@ def test_the_remaining_members_continue_by_the_rule_of_the_voters(
     assert (found.diverged, found.value, found.may_continue) == ((wrong,), GOOD, may_continue)
 
 
-def test_when_all_reproduce_themselves_nobody_continues() -> None:
+def test_if_all_reproduce_themselves_nobody_goes_on() -> None:
     found = settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(PROVEN, BAD))
     assert (found.diverged, found.value, found.may_continue) == ((), None, False)
     assert "not deterministic" in found.reason
 
 
-def test_a_store_that_cannot_be_executed_diverged_and_a_late_checkpoint_proves_nothing() -> None:
+def test_an_unexecutable_store_diverged_and_a_late_checkpoint_proves_nothing() -> None:
     zero = (0, bytes(16), 0)
     assert settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(FAILED, zero)).diverged == ("b",)
     for verdict, value in ((UNPROVEN, BAD), (ABSENT, zero)):
@@ -119,7 +121,7 @@ def store_of(author: Author) -> MemoryStore:
     return store
 
 
-def test_the_store_is_re_executed_to_the_disputed_position_and_no_further() -> None:
+def test_the_store_is_re_executed_up_to_the_disputed_position() -> None:
     author = Author()
     author.submit(publish(1, b"one"))
     point, root = author.replica.history, author.replica.machine.root()
@@ -172,7 +174,7 @@ class Trial:
         self.bus.run(self.names)
 
     def reexecute(self) -> None:
-        """What each store gives: that of members whose memory is right."""
+        """Report what each store gives; that of a member whose memory is right reproduces it."""
         right = self.bus.cores["a"].judgement.split_vote
         assert right is not None
         for name in self.names.split():
@@ -184,7 +186,7 @@ class Trial:
 
 
 def flip_a_body(bus: Bus, name: str) -> None:
-    """A bit of a message turned over in memory, and the message left the queue since."""
+    """A bit of a message is flipped in memory, and the message has left the queue since."""
     machine = bus.cores[name].replica.machine
     queue = machine.vhosts["/"].queues["q"]
     message = queue.ready.first
@@ -204,7 +206,7 @@ def break_memory(bus: Bus, name: str) -> None:
 
 
 def test_a_flipped_byte_of_a_body_is_found_when_the_message_leaves() -> None:
-    """G10: it does not cancel out, and the right member is named at the next vote."""
+    """G10: it does not cancel out, and the next vote names the wrong member."""
     trial = Trial()
     flip_a_body(trial.bus, "b")
     get_all(trial.bus, trial.names)
@@ -218,8 +220,8 @@ def test_a_flipped_byte_of_a_body_is_found_when_the_message_leaves() -> None:
 
 
 def test_two_disagree_while_the_third_is_down() -> None:
-    """G10: the wrong one is named; the other is no majority, and serves again when the third is
-    back, which takes its state from the one that is right."""
+    """G10: the wrong member is named. The other is no majority, and serves again when the third
+    returns, which takes its state from the right one."""
     trial = Trial("a b")
     bus = trial.bus
     flip_a_body(bus, "b")
@@ -245,8 +247,8 @@ def test_two_disagree_while_the_third_is_down() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["b", "c"])
-def test_the_others_continue_at_once_when_they_are_a_majority(wrong: str) -> None:
-    """Three differ from each other in pairs: b and c voted alone, but only one cannot repeat it."""
+def test_the_others_go_on_at_once_if_they_are_a_majority(wrong: str) -> None:
+    """All three differ: b and c voted alone, but only one of them cannot reproduce its state."""
     trial = Trial()
     bus = trial.bus
     position = bus.cores["a"].replica.history.position
@@ -262,13 +264,13 @@ def test_the_others_continue_at_once_when_they_are_a_majority(wrong: str) -> Non
         bus.cores[name].submit([report_of(position, PROVEN, b"x" * 16, root)])
     bus.run("a b c")
     assert bus.shells[wrong].stopped is not None
-    # The other two differ and reproduce themselves: no member may go on.
+    # The other two differ and reproduce themselves, so no member may go on.
     rest = [name for name in "abc" if name != wrong]
     assert all(bus.cores[name].halted and not bus.cores[name].serving for name in rest)
     assert "still do not agree" in bus.cores["a"].halted
 
 
-def test_a_machine_that_gives_another_outcome_at_one_member(
+def test_a_machine_with_another_outcome_at_one_member(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """G10: the chain differs from that item on; the majority names the member at the next vote."""
@@ -290,7 +292,7 @@ def test_a_machine_that_gives_another_outcome_at_one_member(
 
 
 def test_a_new_view_votes_again_and_a_majority_ends_the_fence() -> None:
-    """G10: a dispute that a view change cut short is settled by the votes of the next view."""
+    """G10: the votes of the next view settle a dispute that a view change cut short."""
     trial = Trial("a b")
     bus = trial.bus
     break_memory(bus, "b")
@@ -298,7 +300,8 @@ def test_a_new_view_votes_again_and_a_majority_ends_the_fence() -> None:
     assert bus.cores["a"].halted
     bus.start("c", incarnation=2, keep=True)
     bus.change("a b c")
-    # c has its state from a or from b, so it outvotes neither: both repeat what they have on disk.
+    # c has its state from a or from b, so it outvotes neither: both reproduce what is on their
+    # disks.
     trial.names = "a b c"
     assert bus.shells["c"].stopped is None
     assert bus.cores["a"].judgement.split_vote is not None

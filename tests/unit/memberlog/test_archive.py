@@ -1,4 +1,4 @@
-"""Closed segments: compressed without a moment in which none is whole, dropped by the policy."""
+"""Closed segments: always whole in one form while compressed, and dropped by the policy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def write_incarnation(
     directory: Path, incarnation: int, segments: int, end: bool = True
 ) -> MemberLogWriter:
-    """Write an incarnation of so many closed segments and one that is open, or cut by a crash."""
+    """Write an incarnation of `closed` closed segments and one that is open or cut by a crash."""
     log = MemberLogWriter(directory, "prod", "c1", "a", incarnation, lambda: 1, 40_000)
     while len([path for path in segments_in(directory) if f".{incarnation}." in path.name]) <= (
         segments
@@ -76,7 +76,7 @@ def tended(
 
 class TestBytes:
     @pytest.mark.parametrize("size", [0, 1, 16 << 10, 32 << 10, (32 << 10) + 1, 200_000])
-    def test_what_is_compressed_comes_back(self, size: int) -> None:
+    def test_compressed_bytes_come_back(self, size: int) -> None:
         data = (bytes(range(256)) * (size // 256 + 1))[:size]
         assert unpack(pack(data), "x") == gzip.decompress(pack(data)) == data
 
@@ -92,7 +92,7 @@ class TestBytes:
             packed.write_bytes(gzip.compress(data))  # by hand
             assert ends_of(packed) == expected
 
-    def test_the_middle_of_a_damaged_one_does_not_hide_its_ends(self, tmp_path: Path) -> None:
+    def test_damage_in_the_middle_does_not_hide_the_ends(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         packed = bytearray(pack(path.read_bytes() + path.read_bytes()))
@@ -108,12 +108,12 @@ class TestBytes:
             with pytest.raises(Damaged, match="cannot be read"):
                 ends_of(other)
 
-    def test_one_that_is_cut_between_its_two_parts_is_damaged(self, tmp_path: Path) -> None:
+    def test_a_segment_cut_between_its_two_parts_is_damaged(self, tmp_path: Path) -> None:
         packed = pack(bytes(100_000))
         with pytest.raises(Damaged, match="its end is missing"):
             unpack(packed[: packed.rindex(b"\x1f\x8b\x08")], "x")
 
-    def test_a_segment_that_is_compressed_meanwhile_is_found(self, tmp_path: Path) -> None:
+    def test_a_segment_compressed_meanwhile_is_found(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         data, ends = path.read_bytes(), ends_of(path)
@@ -121,7 +121,7 @@ class TestBytes:
         assert not path.exists()
         assert (open_segment(path), ends_of(path)) == (data, ends)
 
-    def test_what_is_not_there_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_segment_is_missing(self, tmp_path: Path) -> None:
         for name in ("a.1.000000.qml", "a.1.000000.qml.gz"):
             with pytest.raises(FileNotFoundError):
                 open_segment(tmp_path / name)
@@ -135,7 +135,7 @@ class TestBytes:
 
 
 class TestCompression:
-    def test_all_closed_segments_but_the_current(self, tmp_path: Path) -> None:
+    def test_all_closed_segments_but_the_current_are_compressed(self, tmp_path: Path) -> None:
         crashed = write_incarnation(tmp_path, 1, 2, end=False)
         current = write_incarnation(tmp_path, 2, 2, end=False)
         before = {path.name: path.read_bytes() for path in segments_in(tmp_path)}
@@ -152,7 +152,7 @@ class TestCompression:
         } == before
         assert tended(tmp_path, Policy(), current.path.name) == []
 
-    def test_the_age_of_a_segment_stays(self, tmp_path: Path) -> None:
+    def test_a_segment_keeps_its_age(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         os.utime(path, (1000, 1000))
@@ -192,11 +192,11 @@ class TestCompression:
         assert open_segment(path if path.exists() else segments_in(tmp_path)[0]) == data
         for one in segments_in(tmp_path):
             assert list(read_segment(open_segment(one), "x"))
-        tended(tmp_path, Policy())  # the next one finishes
+        tended(tmp_path, Policy())  # the next run completes it
         assert names(tmp_path) == ["a.1.000000.qml.gz", "a.1.000001.qml.gz"]
         assert open_segment(path) == data
 
-    def test_two_forms_that_differ_are_left_to_the_operator(self, tmp_path: Path) -> None:
+    def test_two_differing_forms_are_left_to_the_operator(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         path.with_name(path.name + PACKED).write_bytes(pack(b"something else"))
@@ -204,7 +204,7 @@ class TestCompression:
         assert "remove one of the two" in failed.why
         assert path.exists()
 
-    def test_a_full_disk_leaves_the_plain_one(
+    def test_a_full_disk_leaves_the_plain_form(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_incarnation(tmp_path, 1, 0)
@@ -213,7 +213,7 @@ class TestCompression:
         assert did.what == "failed"
         assert names(tmp_path) == ["a.1.000000.qml"]
 
-    def test_a_disk_that_is_full_halfway_is_not_filled_further(
+    def test_a_disk_that_fills_up_halfway_is_not_filled_further(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_incarnation(tmp_path, 1, 0)
@@ -230,10 +230,10 @@ class TestCompression:
         assert "No space left" in did.why
         assert names(tmp_path) == ["a.1.000000.qml"]
 
-    def test_the_last_of_a_disk_is_not_written(
+    def test_the_last_space_of_a_disk_is_not_used(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """G21.  The member needs it to record acks; compressing can wait."""
+        """G21. The member needs it to record acks; compression can wait."""
         write_incarnation(tmp_path, 1, 0)
         size = len(pack(segments_in(tmp_path)[0].read_bytes()))
         free = LAST_BYTES + size - 1
@@ -261,7 +261,7 @@ class TestCompression:
         command = [sys.executable, *command_line(tmp_path, "", Policy(), 0)]
         second = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
         with pytest.raises(subprocess.TimeoutExpired):
-            second.wait(0.5)  # however long: it waits
+            second.wait(0.5)  # it waits, however long
         assert [did.file for did in first] == ["a.1.000001.qml"]
         output, _ = second.communicate()
         assert (second.returncode, output) == (0, b"")
@@ -281,7 +281,7 @@ class TestCompression:
 
 class TestRetention:
     def aged(self, tmp_path: Path, incarnations: int = 1) -> list[Path]:
-        """Return three segments each, the first written on day 1, the next a day later."""
+        """Write three segments each, the first dated day 1, the next a day later."""
         for incarnation in range(1, incarnations + 1):
             write_incarnation(tmp_path, incarnation, 2)
         paths = segments_in(tmp_path)
@@ -296,14 +296,14 @@ class TestRetention:
         ]
         (tmp_path / "verified").write_text(json.dumps({"settled": rows, "rows": []}))
 
-    def test_nothing_unverified_goes(self, tmp_path: Path) -> None:
+    def test_unverified_segments_stay(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path)
         policy = Policy(compress=False, keep_s=DAY_S)
         done = tended(tmp_path, policy, now_s=10 * DAY_S)
         assert [(did.what, did.file) for did in done] == [("kept unverified", paths[0].name)]
         assert segments_in(tmp_path) == paths
 
-    def test_verified_and_old_ones_go_from_the_oldest_on(self, tmp_path: Path) -> None:
+    def test_old_verified_segments_go_oldest_first(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path)
         self.verify(tmp_path, paths)
         done = tended(tmp_path, Policy(compress=False, keep_s=DAY_S), now_s=3.5 * DAY_S)
@@ -312,7 +312,7 @@ class TestRetention:
         ]  # fmt: skip
         assert segments_in(tmp_path) == paths[2:]
 
-    def test_compressed_ones_too(self, tmp_path: Path) -> None:
+    def test_compressed_segments_go_too(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path)
         self.verify(tmp_path, paths)
         tended(tmp_path, Policy())
@@ -339,7 +339,7 @@ class TestRetention:
         tended(tmp_path, Policy(compress=False, keep_bytes=total - 1))
         assert segments_in(tmp_path) == paths[1:]
 
-    def test_not_one_after_one_that_stays_in_its_incarnation(self, tmp_path: Path) -> None:
+    def test_none_goes_that_follows_one_that_stays_in_its_incarnation(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path, incarnations=2)
         self.verify(tmp_path, [*paths[1:3], *paths[3:5]])
         done = tended(tmp_path, Policy(compress=False, keep_s=DAY_S), now_s=99 * DAY_S)
@@ -356,14 +356,14 @@ class TestRetention:
         tended(tmp_path, Policy(compress=False, keep_s=1), now_s=99 * DAY_S)
         assert segments_in(tmp_path) == paths
 
-    def test_unless_the_policy_allows_it(self, tmp_path: Path) -> None:
+    def test_unverified_segments_go_if_the_policy_allows_it(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path)
         policy = Policy(compress=False, keep_s=DAY_S, drop_unverified=True)
         done = tended(tmp_path, policy, paths[2].name, now_s=99 * DAY_S)
         assert [did.what for did in done] == ["dropped unverified"] * 2
-        assert segments_in(tmp_path) == paths[2:]  # the one being written stays in any case
+        assert segments_in(tmp_path) == paths[2:]  # the one being written always stays
 
-    def test_what_was_dropped_is_noted_for_who_reads_the_rest(self, tmp_path: Path) -> None:
+    def test_drops_are_noted_for_readers_of_the_rest(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path, incarnations=2)
         self.verify(tmp_path, paths[:1])
         policy = Policy(compress=False, keep_s=DAY_S, drop_unverified=True)
@@ -383,7 +383,7 @@ class TestRetention:
         tended(tmp_path, Policy(compress=False, keep_bytes=0.5, drop_unverified=True))
         assert segments_in(tmp_path) == paths[1:]
 
-    def test_a_disk_too_full_for_the_note_is_made_free(
+    def test_a_disk_too_full_for_the_note_is_freed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         paths = self.aged(tmp_path)
@@ -397,7 +397,7 @@ class TestRetention:
         assert [did.what for did in done] == ["failed", "dropped unverified"]
         assert segments_in(tmp_path) == paths[1:]
 
-    def test_what_came_after_the_current_one_stays_too(self, tmp_path: Path) -> None:
+    def test_segments_after_the_current_one_stay_too(self, tmp_path: Path) -> None:
         """A member may have gone on to the next segment since it named the current one."""
         paths = self.aged(tmp_path)
         policy = Policy(keep_s=DAY_S, keep_bytes=1, drop_unverified=True)
@@ -405,9 +405,7 @@ class TestRetention:
         assert segments_in(tmp_path) == paths[1:]
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"settled": [1]}', '{"settled": [[1]]}'])
-    def test_a_verified_point_that_is_none_verifies_nothing(
-        self, tmp_path: Path, text: str
-    ) -> None:
+    def test_an_invalid_verified_point_verifies_nothing(self, tmp_path: Path, text: str) -> None:
         paths = self.aged(tmp_path)
         (tmp_path / "verified").write_text(text)
         with pytest.raises(ValueError, match="not a verified point of --save"):
@@ -421,7 +419,7 @@ class TestProcess:
     @pytest.mark.parametrize(
         "policy", [Policy(), Policy(False, 86_400, 0.125, True), Policy(True, 0, 1 << 40, False)]
     )
-    def test_it_is_given_the_whole_policy(
+    def test_it_receives_the_whole_policy(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy
     ) -> None:
         given: list[object] = []
@@ -435,7 +433,7 @@ class TestProcess:
         archive.main(command_line(tmp_path, "a.1.000002.qml", policy, 12.5)[2:])
         assert given == [tmp_path, "a.1.000002.qml", policy, 12.5]
 
-    def test_it_does_the_work_and_what_it_did_is_counted(self, tmp_path: Path) -> None:
+    def test_it_does_the_work_and_counts_it(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)
         (tmp_path / f"x.qml.gz{UNFINISHED}").write_bytes(b"left over")
 
@@ -444,7 +442,7 @@ class TestProcess:
             policy = Policy(keep_bytes=1)
             archiver = LogArchiver(tmp_path, lambda: tmp_path / "a.1.000001.qml", policy, loop)
             archiver.closed(tmp_path / "a.1.000000.qml")
-            archiver.tend()  # while it runs: once more
+            archiver.tend()  # while it runs: one run more
             await archiver.idle()
             await archiver.stop()
             return archiver.counters
@@ -456,7 +454,7 @@ class TestProcess:
         assert counters["bytes_saved"] > 1000
         assert counters["archive_failures"] == 0
 
-    def test_that_it_cannot_be_started_is_counted(
+    def test_a_failed_start_is_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_incarnation(tmp_path, 1, 0)

@@ -1,4 +1,4 @@
-"""What a client writes down of itself, read back from the file."""
+"""What a client records about itself, read back from the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.memberlog.writer import LogWriteFailed
 
 
 def hashed(body: bytes) -> int:
-    """Return what stands for a body."""
+    """Return the digest that stands for a body."""
     return xxh3_64_intdigest(body)
 
 
@@ -36,7 +36,7 @@ def recorded(directory: Path) -> list[tuple[int, str, list[tuple[int, int, int]]
     ]
 
 
-def test_it_is_a_log_of_a_client(tmp_path: Path) -> None:
+def test_it_is_a_clients_log(tmp_path: Path) -> None:
     log = history(tmp_path)
     log.session("q").published(1, b"a")
     log.close()
@@ -50,7 +50,7 @@ def test_it_is_a_log_of_a_client(tmp_path: Path) -> None:
     assert record == Client(1, "q", 99, CLIENT_ROW.pack(ClientOp.PUBLISHED, hashed(b"a"), 1))
 
 
-def test_a_record_for_each_session_and_turn(tmp_path: Path) -> None:
+def test_each_session_and_turn_has_a_record(tmp_path: Path) -> None:
     log = history(tmp_path)
     one, two = log.session("q"), log.session()
     one.published(1, b"a")
@@ -73,7 +73,7 @@ def test_a_confirm_may_cover_several(tmp_path: Path) -> None:
     for number in range(1, 6):
         session.published(number, b"%d" % number)
     session.confirmed(3)
-    session.confirmed(3)  # again: it was answered
+    session.confirmed(3)  # again: it was answered already
     session.refused(2, multiple=True)
     session.confirmed(9)  # never sent
     session.confirmed(0, multiple=True)  # 0: all
@@ -85,7 +85,7 @@ def test_a_confirm_may_cover_several(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_was_received_and_acked(tmp_path: Path) -> None:
+def test_received_and_acked_messages(tmp_path: Path) -> None:
     log = history(tmp_path)
     session = log.session("q")
     session.received(1, b"a", redelivered=False)
@@ -102,7 +102,7 @@ def test_what_was_received_and_acked(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_open_when_the_connection_breaks_is_not_settled(tmp_path: Path) -> None:
+def test_operations_open_when_the_connection_breaks_are_not_settled(tmp_path: Path) -> None:
     log = history(tmp_path)
     session = log.session("q")
     session.published(1, b"a")
@@ -140,7 +140,7 @@ def test_the_header_names_the_cluster_of_the_first_connection(tmp_path: Path) ->
     assert (header.cluster_name, header.cluster_id) == ("prod", "c1")
 
 
-def test_who_never_connected_leaves_no_file(tmp_path: Path) -> None:
+def test_a_client_that_never_connected_leaves_no_file(tmp_path: Path) -> None:
     history(tmp_path / "deep" / "there").close()
     assert list((tmp_path / "deep" / "there").iterdir()) == []
     (tmp_path / "file").write_text("")
@@ -148,7 +148,7 @@ def test_who_never_connected_leaves_no_file(tmp_path: Path) -> None:
         history(tmp_path / "file")
 
 
-def test_a_directory_without_the_right_to_write_shows_at_once(
+def test_an_unwritable_directory_fails_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)

@@ -1,4 +1,4 @@
-"""The thread that writes a member log: what a disk does to it, and what the loop sees of that."""
+"""The thread that writes a member log: what a disk does to it, and what the loop sees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_S = 20.0
 
 
 class Disk:
-    """Stands between all segments and their files: it may stand still, or fail."""
+    """Stands between all segments and their files; it may hang or fail."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.lets_through, self.error = threading.Event(), 0
@@ -65,8 +65,8 @@ def positions(directory: Path) -> list[int]:
     ]
 
 
-def test_what_was_not_flushed_is_not_waited_for(tmp_path: Path) -> None:
-    """A member that failed flushes nothing more, and stops without delay."""
+def test_unflushed_records_are_not_waited_for(tmp_path: Path) -> None:
+    """A failed member flushes nothing more, and stops without delay."""
 
     async def scene(log: LogThread) -> None:
         log.append(Durable(1))
@@ -80,7 +80,7 @@ def test_what_was_not_flushed_is_not_waited_for(tmp_path: Path) -> None:
     run(tmp_path, scene)
 
 
-def test_a_disk_that_stands_still_does_not_hold_the_loop_up(tmp_path: Path, disk: Disk) -> None:
+def test_a_hanging_disk_does_not_block_the_loop(tmp_path: Path, disk: Disk) -> None:
     async def scene(log: LogThread) -> None:
         told: list[int] = []
         mark = 0
@@ -108,7 +108,7 @@ def test_a_disk_that_stands_still_does_not_hold_the_loop_up(tmp_path: Path, disk
     run(tmp_path, scene)
 
 
-def test_the_loop_is_woken_for_who_waits_only(tmp_path: Path, disk: Disk) -> None:
+def test_the_loop_is_woken_only_for_waiters(tmp_path: Path, disk: Disk) -> None:
     async def scene(log: LogThread) -> None:
         told: list[int] = []
         waits: list[bool] = []
@@ -141,7 +141,7 @@ def _until(reached: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_what_gathers_meanwhile_is_written_at_once(tmp_path: Path, disk: Disk) -> None:
+def test_records_that_gather_meanwhile_are_written_at_once(tmp_path: Path, disk: Disk) -> None:
     async def scene(log: LogThread) -> None:
         disk.lets_through.clear()
         disk.reached.clear()
@@ -160,7 +160,7 @@ def test_what_gathers_meanwhile_is_written_at_once(tmp_path: Path, disk: Disk) -
     assert positions(tmp_path) == list(range(40))
 
 
-def test_an_error_is_told_once_and_nothing_follows(tmp_path: Path, disk: Disk) -> None:
+def test_an_error_is_reported_once_and_nothing_follows(tmp_path: Path, disk: Disk) -> None:
     async def scene(log: LogThread) -> None:
         told: list[str] = []
         log.on_failed = lambda error: told.append(str(error))
@@ -191,7 +191,7 @@ def test_a_disk_that_never_answers_is_not_waited_for(tmp_path: Path, disk: Disk)
     run(tmp_path, scene)
 
 
-def test_segments_are_told_when_they_are_whole(tmp_path: Path, disk: Disk) -> None:
+def test_segments_are_reported_when_they_are_whole(tmp_path: Path, disk: Disk) -> None:
     async def scene(log: LogThread) -> None:
         whole: list[Path] = []
         log.closed = whole.append
@@ -200,7 +200,7 @@ def test_segments_are_told_when_they_are_whole(tmp_path: Path, disk: Disk) -> No
         for position in range(100):
             log.append(Durable(position))
             log.flush()
-        assert log.path == first, "what is decided is not there yet"
+        assert log.path == first, "a decided segment is not there yet"
         assert not whole
         disk.lets_through.set()
         assert await log.settled(LONG_S)
@@ -214,10 +214,10 @@ def test_segments_are_told_when_they_are_whole(tmp_path: Path, disk: Disk) -> No
     assert positions(tmp_path) == list(range(100))
 
 
-def test_a_full_disk_is_waited_for_but_not_by_a_log_that_is_closed(
+def test_a_full_disk_is_waited_for_except_by_a_closed_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G21.  First the reserve is given up; any other error is the end at once."""
+    """G21. First the reserve is given up; any other error ends the log at once."""
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     reserve = [True]

@@ -1,4 +1,4 @@
-"""What a member writes of its queues and of what happened to messages, from blobs to records."""
+"""What a member records about its queues and the fate of messages, from blobs to records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from vsync.primary.events import Activated, Activation
 from vsync.types import Member
 
 
-def test_an_incarnation_begins_with_its_state_and_names_queues_before_moves_do(
+def test_an_incarnation_begins_with_its_state_and_names_queues_first(
     tmp_path: Path,
 ) -> None:
     scene = Scene(tmp_path)
@@ -83,7 +83,7 @@ def test_the_moves_of_a_log_lead_to_its_checkpoints(tmp_path: Path) -> None:
     scene.writer.flush()
     scene.now_us += 10
     scene.publish("two", "one", "two")
-    scene.writer.flush()  # ends the segment: what comes next begins with how the queues stand
+    scene.writer.flush()  # ends the segment: the next one begins with the state of the queues
     scene.publish("one")
     for record in scene.records():
         if isinstance(record, Batch):
@@ -106,7 +106,7 @@ def test_a_segment_ends_when_it_is_old_but_not_while_it_is_empty(tmp_path: Path)
     scene = Scene(tmp_path, segment_us=1000)
     scene.writer.flush()
     scene.now_us += 1000
-    scene.writer.flush()  # without anything new to write
+    scene.writer.flush()  # with nothing new to write
     assert len(segments_in(tmp_path)) == 2
     for _ in range(3):
         scene.now_us += 5000
@@ -118,7 +118,7 @@ def test_a_segment_ends_when_it_is_old_but_not_while_it_is_empty(tmp_path: Path)
     assert scene.kinds()[-2:] == [Header, Checkpoint]
 
 
-def test_a_clock_that_is_set_back_does_not_keep_a_segment_open(tmp_path: Path) -> None:
+def test_a_clock_set_back_does_not_keep_a_segment_open(tmp_path: Path) -> None:
     scene = Scene(tmp_path, segment_us=1000)
     scene.now_us = 10
     scene.book.durable(1)
@@ -129,8 +129,8 @@ def test_a_clock_that_is_set_back_does_not_keep_a_segment_open(tmp_path: Path) -
     assert len(segments_in(tmp_path)) == 2
 
 
-def test_the_queues_are_recorded_at_an_activation_and_at_the_end(tmp_path: Path) -> None:
-    """So that their moves are compared with something in a log of one segment."""
+def test_queues_are_recorded_at_an_activation_and_at_the_end(tmp_path: Path) -> None:
+    """So that even a log of one segment has something to compare their moves with."""
     scene = Scene(tmp_path)
     scene.traffic()
     activation = Activation(2, (("a", 1, False), ("b", 1, False)), False, ("a", "b"), "c1")
@@ -184,8 +184,8 @@ def test_more_queues_than_one_record_holds(tmp_path: Path, monkeypatch: pytest.M
     assert [row[0] for row in rows] == [1, 2, 3, 4, 5]
 
 
-def test_a_segment_does_not_end_in_the_midst_of_an_item(tmp_path: Path) -> None:
-    """Seed 8731051 of the broker stack: the next one did not say which queues there were."""
+def test_a_segment_does_not_end_in_the_middle_of_an_item(tmp_path: Path) -> None:
+    """Seed 8731051 of the broker stack: the next segment did not say which queues there were."""
     scene = Scene(tmp_path, segment_us=1000)
     scene.declare("one")
     scene.book.flush()
@@ -196,14 +196,14 @@ def test_a_segment_does_not_end_in_the_midst_of_an_item(tmp_path: Path) -> None:
     applied = scene.replica.execute(Item(1, RING, scene.seq + 1, "a", blob))
     scene.now_us += 1000
     scene.book.durable(1)
-    scene.book.flush()  # the item waits for a page, say
+    scene.book.flush()  # the item waits for a page, for instance
     assert scene.kinds()[-1] == Durable
     scene.replica.record(applied)
     scene.book.flush()
     assert scene.kinds()[-5:] == [Batch, End, Header, Queues, Checkpoint]
 
 
-def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
+def test_an_aborted_command_leaves_no_checkpoint_of_half_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(tmp_path, segment_us=1)
@@ -219,7 +219,7 @@ def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
     assert scene.kinds()[-2:] == [Durable, Stop]
 
 
-def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: Path) -> None:
+def test_a_message_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.declare("one", "two")
     scene.run(
@@ -256,7 +256,7 @@ def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: 
         assert one[5] == two[5] == out[5]
     end = list(scene.records())[-1]
     assert isinstance(end, End)
-    assert end.moves == 2 + 2 + 8  # two queues were declared, and bound
+    assert end.moves == 2 + 2 + 8  # two queues were declared and bound
     assert spelled_out(rows) == scene.moves()[-1][1]
     assert moves_in(rows) == len(recorded) == 8
 
@@ -271,7 +271,7 @@ def test_all_members_and_every_replay_write_the_same_moves(tmp_path: Path) -> No
     for restart in range(1, len(one.entries)):
         again = Replica("a", Machine("a"), History())
         for entry in one.entries[:restart]:
-            again.replay(entry)  # what the store held
+            again.replay(entry)  # what the store had
         moves = {}
         for entry in one.entries[restart:]:
             for first, _, item, _ in records_of(entry):
@@ -305,14 +305,14 @@ class TestADiskThatFails:
             (directory / path.name).write_bytes(data[:cut])
             log = MemberLogWriter(directory, "prod", "c1", "a", 1, lambda: 2)
             kept = [(lsn, record) for end, lsn, record in original if end <= cut]
-            assert log.next_lsn == max(len(kept), 1)  # with nothing whole it begins anew
+            assert log.next_lsn == max(len(kept), 1)  # if nothing is whole it starts over
             log.append(Durable(9))
             log.flush()
             read = list(read_segment(open_segment(log.path), "again"))
             assert [(e.lsn, e.record) for e in read[:-1]] == (kept or [(0, read[0].record)])
             log._file.give_up()
 
-    def test_a_rotation_that_has_no_room_for_its_checkpoint(
+    def test_a_rotation_without_room_for_its_checkpoint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         scene = Scene(tmp_path, segment_us=10)
@@ -320,7 +320,10 @@ class TestADiskThatFails:
         scene.book.flush()
         first = scene.writer.path
         scene.now_us += 10
-        original, room = os.write, iter((1000, 300, 0))  # END; a part of what begins the next; full
+        original, room = (
+            os.write,
+            iter((1000, 300, 0)),
+        )  # END; part of the next start; full
 
         def full(fd: int, data: bytes) -> int:
             if not (bytes_max := next(room)):
@@ -341,10 +344,10 @@ class TestADiskThatFails:
         assert [type(e.record) for e in entries] == [Header]
         assert isinstance(fault, TornTail)
 
-    def test_a_log_for_which_there_is_no_room_leaves_no_file(
+    def test_a_log_without_room_leaves_no_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An empty one would be called damaged at each later start."""
+        """Each later start would call an empty file damaged."""
 
         def full(_fd: int, _data: bytes) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -357,7 +360,7 @@ class TestADiskThatFails:
         MemberLogWriter(tmp_path, "prod", "c1", "a", 1, lambda: 2).close()
         assert len(segments_in(tmp_path)) == 1
 
-    def test_resumed_behind_segments_that_are_dropped_or_compressed(self, tmp_path: Path) -> None:
+    def test_it_resumes_after_dropped_or_compressed_segments(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path, segment_us=10)
         for number in range(4):
             scene.declare(f"queue {number}")
@@ -382,21 +385,19 @@ class TestADiskThatFails:
         assert header.lsn == before[-1].lsn + 1
         log.close()
 
-    def test_a_directory_that_cannot_be_written(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_unwritable_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuses(*_: object, **__: object) -> int:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-        monkeypatch.setattr(os, "open", refuses)  # who may do everything could write it
+        monkeypatch.setattr(os, "open", refuses)  # root could write it
         with pytest.raises(LogWriteFailed, match="Permission denied"):
             Scene(tmp_path)
 
 
-def test_all_that_one_member_held_returns_in_one_record(
+def test_everything_one_member_held_returns_in_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many messages one command moves, the record can be read."""
+    """However many messages one command moves, the record is readable."""
     monkeypatch.setattr("broker.memberlog.codec.LARGE_BYTES", 2000)
     scene = Scene(tmp_path)
     scene.declare("one")
@@ -414,7 +415,7 @@ def test_all_that_one_member_held_returns_in_one_record(
     ledger.agrees_with(scene.replica.machine)
 
 
-def test_readers_of_streams_are_recorded_where_queues_are(
+def test_stream_readers_are_recorded_with_the_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only where there is a stream: an older check reads the other logs as well."""

@@ -1,4 +1,4 @@
-"""Records and their bytes: what goes in comes out, and nothing else comes in."""
+"""Records and their bytes: records round-trip, and no other bytes decode."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ SAMPLES: list[Record] = [
 
 
 @pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
-def test_a_record_survives_the_bytes(record: Record) -> None:
+def test_a_record_round_trips(record: Record) -> None:
     assert decode(encode(42, record)) == (42, record)
 
 
@@ -92,7 +92,7 @@ def test_every_kind_has_a_sample() -> None:
 
 
 @pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
-def test_fields_of_other_number_or_type_are_refused(record: Record) -> None:
+def test_fields_of_the_wrong_number_or_type_are_refused(record: Record) -> None:
     fields = msgpack.unpackb(encode(1, record), use_list=False)
     wrong = [fields[:-1], (*fields, 0), ("x", *fields[1:]), (fields[0], -1, *fields[2:])]
     wrong += [(*fields[:i], 1.5, *fields[i + 1 :]) for i in range(2, len(fields))]
@@ -110,14 +110,14 @@ def test_other_bytes_are_refused(payload: bytes) -> None:
 @pytest.mark.parametrize(
     "change", [{"commands": 2}, {"kinds": b"\x0e"}, {"outcomes": b"\0\0"}, {"chain": b"short"}]
 )
-def test_a_batch_must_agree_with_itself(change: dict[str, int | bytes]) -> None:
+def test_a_batch_must_be_consistent(change: dict[str, int | bytes]) -> None:
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     with pytest.raises(RecordMalformed):
         decode(encode(1, batch._replace(**change)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [1, PACKED_MOVES_MIN - 1, PACKED_MOVES_MIN, 1000])
-def test_moves_survive_the_bytes(count: int) -> None:
+def test_moves_round_trip(count: int) -> None:
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     moves = b"".join(MOVE.pack(DELIVERED, 7, 1, U64 - n, 9, n * 0x9E3779B9) for n in range(count))
     record = batch._replace(moves=moves)
@@ -128,7 +128,7 @@ def test_moves_survive_the_bytes(count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 1000])
 @pytest.mark.parametrize("flag", [0, FLAG])
-def test_a_message_that_passed_was_enqueued_and_delivered(count: int, flag: int) -> None:
+def test_a_message_that_passed_through_was_enqueued_and_delivered(count: int, flag: int) -> None:
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     numbers = range(1 << 33, (1 << 33) + count)
     recorded = [
@@ -155,7 +155,7 @@ def test_a_message_that_passed_was_enqueued_and_delivered(count: int, flag: int)
         MOVE.pack(BY_DEAD_LETTER, 7, 0, 1, 0, 5) + MOVE.pack(PASSED, 7, 3, 1, 9, 5)[:-1],
     ],
 )
-def test_what_passed_was_published_before(rows: bytes) -> None:
+def test_a_message_that_passed_through_was_published_before(rows: bytes) -> None:
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     with pytest.raises(RecordMalformed):
         decode(encode(1, batch._replace(moves=rows)))
@@ -176,10 +176,10 @@ def test_what_passed_was_published_before(rows: bytes) -> None:
         (20, b"\xff" * 20),
         (19, lz4.block.compress(bytes(27 * 20), store_size=False)),
         (21, lz4.block.compress(bytes(27 * 20), store_size=False)),
-        (20, lz4.block.compress(bytes(27 * 20), store_size=False)),  # of a kind that there is not
+        (20, lz4.block.compress(bytes(27 * 20), store_size=False)),  # of an unknown kind
     ],
 )
-def test_packed_moves_that_are_none_are_refused(field: tuple[object, ...]) -> None:
+def test_invalid_packed_moves_are_refused(field: tuple[object, ...]) -> None:
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     fields = msgpack.unpackb(encode(1, batch), use_list=False)
     with pytest.raises(RecordMalformed):
@@ -187,11 +187,11 @@ def test_packed_moves_that_are_none_are_refused(field: tuple[object, ...]) -> No
 
 
 @given(st.lists(st.integers(0, U64)).map(sorted))
-def test_positions_survive_packing(positions: list[int]) -> None:
+def test_positions_round_trip_through_packing(positions: list[int]) -> None:
     assert unpack_positions(pack_positions(positions)) == tuple(positions)
 
 
-def test_positions_that_do_not_ascend_are_our_bug() -> None:
+def test_positions_that_do_not_ascend_are_a_bug() -> None:
     with pytest.raises(ValueError, match="ascend"):
         pack_positions([2, 1])
 

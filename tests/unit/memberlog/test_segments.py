@@ -1,4 +1,4 @@
-"""The log as a file: written, rotated, torn, repaired, damaged, and how the reader judges it."""
+"""The log as a file: written, rotated, torn, repaired or damaged, and how the reader judges it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def offsets(data: bytes) -> list[int]:
 
 
 class TestWriting:
-    def test_what_was_appended_is_read(self, tmp_path: Path) -> None:
+    def test_appended_records_are_read_back(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 3)
         assert path.name == "a:1.7.000000.qml"
         header, *rest = read(path)
@@ -97,7 +97,7 @@ class TestWriting:
             assert [entry.lsn for entry in entries] == list(range(lsn, lsn + len(entries)))
             lsn, link = lsn + len(entries), entries[-1].link
 
-    def test_a_cluster_id_that_becomes_known_is_in_the_next_header(self, tmp_path: Path) -> None:
+    def test_a_cluster_id_learned_later_is_in_the_next_header(self, tmp_path: Path) -> None:
         log = writer(tmp_path, segment_bytes=10)
         log.cluster_id = "abc"
         log.append(Durable(1))
@@ -112,7 +112,7 @@ class TestWriting:
         assert log.path.parent == tmp_path
         log.close()
 
-    def test_a_directory_that_cannot_be_made(self, tmp_path: Path) -> None:
+    def test_a_directory_that_cannot_be_created(self, tmp_path: Path) -> None:
         (tmp_path / "log").write_text("")
         with pytest.raises(LogWriteFailed):
             writer(tmp_path / "log")
@@ -133,7 +133,7 @@ class TestResuming:
         (path,) = written(tmp_path, 3)
         whole = path.read_bytes()
         starts = offsets(whole)
-        for cut in range(len(whole)):  # the closing record never stays whole
+        for cut in range(len(whole)):  # the closing record is never left whole
             path.write_bytes(whole[:cut])
             survivors = sum(1 for start in [*starts[1:], len(whole)] if start <= cut)
             log = writer(tmp_path)
@@ -145,7 +145,7 @@ class TestResuming:
             assert isinstance(entries[-1].record, End)
             assert entries[-1].record.records == len(entries)
 
-    def test_a_rotation_without_header_is_done_again(self, tmp_path: Path) -> None:
+    def test_a_rotation_without_a_header_is_repeated(self, tmp_path: Path) -> None:
         paths = written(tmp_path, 40, segment_bytes=300)
         paths[-1].write_bytes(MAGIC[:5])
         log = writer(tmp_path, segment_bytes=300)
@@ -157,7 +157,7 @@ class TestResuming:
         log.close()
         assert read(paths[-1])[0].lsn == expected - 1
 
-    def test_damage_is_not_written_over(self, tmp_path: Path) -> None:
+    def test_damage_is_not_overwritten(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 9)
         data = bytearray(path.read_bytes())
         data[offsets(bytes(data))[4] + FRAME.size] ^= 1
@@ -177,7 +177,7 @@ class TestReading:
             clean = cut in ends or cut == len(MAGIC)
             assert fault is None if clean else isinstance(fault, TornTail)
 
-    def test_every_flipped_byte_is_noticed(self, tmp_path: Path) -> None:
+    def test_every_flipped_byte_is_detected(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 4)
         whole = path.read_bytes()
         starts = offsets(whole)
@@ -202,7 +202,8 @@ class TestReading:
 
     @pytest.mark.parametrize("hole", [bytes(3 << 20), bytes(1 << 19), b"\x5a" * (3 << 20)])
     def test_a_hole_is_damage_where_records_follow(self, tmp_path: Path, hole: bytes) -> None:
-        """A loss of power leaves one of any size; beyond 1 MiB it was taken for a torn tail."""
+        """A power loss leaves a hole of any size. (Regression: beyond 1 MiB it was taken for a
+        torn tail.)"""
         (path,) = written(tmp_path, 4)
         whole = path.read_bytes()
         at = offsets(whole)[3]
@@ -212,8 +213,9 @@ class TestReading:
         assert [entry.lsn for entry in entries] == [0, 1, 2]
         assert isinstance(read_until_fault(whole[:at] + hole)[1], TornTail)
 
-    def test_a_whole_record_of_no_kind_is_damage_at_the_end_too(self, tmp_path: Path) -> None:
-        """No crash writes the right checksum of what is no record; it was taken for a torn tail."""
+    def test_a_whole_record_of_unknown_kind_is_damage_even_at_the_end(self, tmp_path: Path) -> None:
+        """No crash writes a valid checksum over a non-record. (Regression: taken for a
+        torn tail.)"""
         (path,) = written(tmp_path, 2)
         unknown = frame(msgpack.packb([99, 4]), NO_LINK)
         entries, fault = read_until_fault(path.read_bytes() + unknown)
@@ -247,7 +249,7 @@ class TestReading:
         with pytest.raises(Damaged, match="header"):
             list(read_segment(data, "x"))
 
-    def test_faults_can_travel(self) -> None:
+    def test_faults_can_be_pickled(self) -> None:
         fault = pickle.loads(pickle.dumps(Damaged("f", 3, 4, "why")))
         assert isinstance(fault, Damaged)
         assert (fault.offset, fault.lsn, str(fault)) == (3, 4, "f: why (byte 3, after lsn 4)")
@@ -273,7 +275,7 @@ while True:
 """
 
 
-def test_what_was_flushed_survives_kill(tmp_path: Path) -> None:
+def test_flushed_records_survive_kill(tmp_path: Path) -> None:
     reported = 0
     for _ in range(4):
         process = subprocess.Popen(
@@ -302,7 +304,8 @@ def test_what_was_flushed_survives_kill(tmp_path: Path) -> None:
 
 @contextmanager
 def limited_file_size(size: int) -> Iterator[None]:
-    """No file can grow beyond this, as on a full disk: a write is cut, the next one fails."""
+    """No file can grow beyond this, as on a full disk: a write is cut short, and the next
+    one fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -312,8 +315,8 @@ def limited_file_size(size: int) -> Iterator[None]:
 
 
 class TestADiskThatIsFull:
-    def test_nothing_follows_what_could_not_be_written(self, tmp_path: Path) -> None:
-        """Half a record with another one behind it would read as damage, not as a crash."""
+    def test_nothing_follows_a_record_that_could_not_be_written(self, tmp_path: Path) -> None:
+        """Half a record followed by another would read as damage, not as a crash."""
         log = writer(tmp_path)
         log.append(Durable(1))
         log.flush()
