@@ -1,1 +1,1 @@
-"""Tests of the roles of members."""
+"""Tests of the members' roles."""

@@ -1,4 +1,4 @@
-"""Roles of the members of an active-passive cluster, on a scripted ring (G25)."""
+"""Roles in an active-passive cluster, on a scripted ring (G25)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QPID = {
 
 
 class Door:
-    """The clients of one member: what they are told."""
+    """One member's clients: what they are told."""
 
     def __init__(self) -> None:
         self.reason, self.briefly = "", False
@@ -70,7 +70,7 @@ class Cluster:
         self.bus.change(names)
 
     def beat(self, seconds: float = 0.01) -> None:
-        """Two rounds: what was asked for in the first is seen in the second."""
+        """Two rounds: the second sees the requests of the first."""
         for _ in range(2):
             self.now += seconds
             for name in self.names.split():
@@ -83,14 +83,14 @@ class Cluster:
         return " ".join(f"{name}:{self.members[name].role.value}" for name in self.names.split())
 
 
-def test_the_moves_of_the_original_are_legal() -> None:
+def test_the_originals_transitions_are_legal() -> None:
     ours = {(old, new) for old, following in MOVES.items() for new in following}
     assert ours >= QPID
     assert MOVES.keys() == set(Role)
     assert all(new is not Role.STANDALONE for _, new in ours)
 
 
-def test_each_move_is_a_legal_one() -> None:
+def test_every_transition_is_legal() -> None:
     for old in Role:
         for new in Role:
             if new is Role.STANDALONE:
@@ -104,7 +104,7 @@ def test_each_move_is_a_legal_one() -> None:
         way(Role.ACTIVE, Role.STANDALONE)
 
 
-def test_the_ring_chooses_one_and_another_when_that_is_gone() -> None:
+def test_the_ring_chooses_one_active_member_and_replaces_it_when_gone() -> None:
     """G25."""
     cluster = Cluster()
     cluster.beat()
@@ -121,7 +121,7 @@ def test_the_ring_chooses_one_and_another_when_that_is_gone() -> None:
     assert moves[-2:] == ["role: recovering, was ready", "role: active, was recovering"]
 
 
-def test_who_has_it_keeps_it_when_others_come_and_go() -> None:
+def test_the_active_member_stays_active_as_others_come_and_go() -> None:
     cluster = Cluster()
     cluster.beat()
     cluster.change("a c")
@@ -131,7 +131,7 @@ def test_who_has_it_keeps_it_when_others_come_and_go() -> None:
     assert cluster.roles() == "a:active b:ready c:ready"
 
 
-def test_a_member_without_a_majority_sends_its_clients_away() -> None:
+def test_a_member_without_a_majority_disconnects_its_clients() -> None:
     """G25: and it is active again if nobody took over meanwhile."""
     cluster = Cluster()
     cluster.beat()
@@ -143,8 +143,8 @@ def test_a_member_without_a_majority_sends_its_clients_away() -> None:
     assert cluster.members["a"].status()["primary"] is False
 
 
-def test_while_the_lease_is_over_it_is_not_active() -> None:
-    """G25: other members may have gone on, and it has not heard of that yet."""
+def test_a_member_without_a_lease_is_not_active() -> None:
+    """G25: other members may have gone on without its knowledge."""
     cluster = Cluster()
     cluster.beat()
     cluster.leased = set()
@@ -152,10 +152,10 @@ def test_while_the_lease_is_over_it_is_not_active() -> None:
     assert (status["status"], status["primary"]) == ("recovering", False)
     cluster.beat()
     assert cluster.roles() == "a:recovering b:ready c:ready"
-    assert cluster.doors["a"].reason == "", "its clients stay, and wait"
+    assert cluster.doors["a"].reason == "", "its clients stay and wait"
 
 
-def test_clients_wait_where_somebody_is_about_to_be_active() -> None:
+def test_clients_wait_for_a_member_about_to_be_active() -> None:
     cluster = Cluster()
     for name in "abc":
         cluster.members[name].follow(1.0)
@@ -164,7 +164,7 @@ def test_clients_wait_where_somebody_is_about_to_be_active() -> None:
     assert {cluster.doors[name].briefly for name in "abc"} == {False}
 
 
-def test_the_next_candidate_takes_over_where_the_first_does_not() -> None:
+def test_the_next_candidate_takes_over_if_the_first_does_not() -> None:
     cluster = Cluster()
     rule = cluster.members["a"]._rule
     assert isinstance(rule, ByRing)
@@ -175,7 +175,7 @@ def test_the_next_candidate_takes_over_where_the_first_does_not() -> None:
     assert cluster.roles() == "a:ready b:active c:ready"
 
 
-def test_a_drained_member_gives_the_role_up_and_another_takes_it() -> None:
+def test_a_drained_member_gives_up_the_role_and_another_takes_it() -> None:
     """G25."""
     cluster = Cluster()
     cluster.beat()
@@ -185,7 +185,7 @@ def test_a_drained_member_gives_the_role_up_and_another_takes_it() -> None:
     assert "is a backup" in cluster.doors["a"].reason
     cluster.drained = set()
     cluster.members["a"].follow(cluster.now)
-    assert cluster.members["a"].role is Role.READY, "it has ordered that already"
+    assert cluster.members["a"].role is Role.READY, "it has already ordered that"
     cluster.drained = {"a"}
     cluster.beat()
     cluster.beat()
@@ -195,7 +195,7 @@ def test_a_drained_member_gives_the_role_up_and_another_takes_it() -> None:
     assert cluster.roles() == "a:ready b:active c:ready"
 
 
-def test_a_member_that_was_drained_once_can_be_active_again_in_the_same_view() -> None:
+def test_a_formerly_drained_member_can_be_active_again_in_the_same_view() -> None:
     """Maintenance of one member after the other."""
     cluster = Cluster()
     cluster.beat()
@@ -212,7 +212,7 @@ def test_a_member_that_was_drained_once_can_be_active_again_in_the_same_view() -
         assert cluster.roles() == roles
 
 
-def test_it_can_be_promoted_again_by_hand() -> None:
+def test_it_can_be_promoted_again_manually() -> None:
     cluster = Cluster(automatic=False)
     cluster.beat()
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_it_can_be_promoted_again_by_hand() -> None:
         assert cluster.roles() == "a:ready b:ready c:ready"
 
 
-def test_a_member_that_is_undrained_before_it_has_given_up_leaves_an_active_one() -> None:
+def test_a_member_undrained_before_it_gave_up_leaves_one_active() -> None:
     cluster = Cluster()
     cluster.beat()
     cluster.drained = {"a"}
@@ -235,11 +235,11 @@ def test_a_member_that_is_undrained_before_it_has_given_up_leaves_an_active_one(
     cluster.drained = set()
     cluster.beat(STEP_S)
     cluster.beat(STEP_S)
-    assert cluster.roles() == "a:ready b:active c:ready", "it took the role a moment ago"
+    assert cluster.roles() == "a:ready b:active c:ready", "it took the role just now"
 
 
-def test_the_role_does_not_go_around_at_the_speed_of_the_ring() -> None:
-    """Whatever the members believe: here each of them that has it is drained."""
+def test_the_role_does_not_circulate_at_the_speed_of_the_ring() -> None:
+    """Whatever the members believe: here every member that has the role is drained."""
     cluster = Cluster("a b")
     rounds = 100
     for _ in range(rounds):
@@ -252,10 +252,11 @@ def test_the_role_does_not_go_around_at_the_speed_of_the_ring() -> None:
 
 @pytest.mark.parametrize("automatic", [True, False])
 @pytest.mark.parametrize("stays", [False, True])
-def test_clients_that_wait_for_a_view_are_not_sent_to_who_is_gone(
+def test_clients_waiting_for_a_view_are_not_sent_to_a_lost_member(
     automatic: bool, stays: bool
 ) -> None:
-    """G25: the turn that applies the activation admits who waits, and then follows the state."""
+    """G25: the turn that applies the activation admits waiting clients, and then follows
+    the state."""
     cluster = Cluster(automatic=automatic)
     cluster.beat()
     cluster.members["a"].promote()
@@ -280,7 +281,7 @@ def test_clients_that_wait_for_a_view_are_not_sent_to_who_is_gone(
     loop.outbox.unfence()
     gateway.admission.admit_waiting(soon=False)
     loop.turn()
-    assert not peer.client.wants_close, "the old state has been told, and it may be over"
+    assert not peer.client.wants_close, "the old state was announced, and may be over"
     cluster.beat()
     gateway.admission.admit_waiting(soon=False)
     loop.turn()
@@ -293,7 +294,7 @@ def test_clients_that_wait_for_a_view_are_not_sent_to_who_is_gone(
     assert ("'a' is the active member" if stays else "qpid-ha promote") in str(text)
 
 
-def test_an_operator_promotes_where_the_ring_does_not() -> None:
+def test_an_operator_promotes_if_the_ring_does_not() -> None:
     cluster = Cluster(automatic=False, url="amqp:tcp:10.0.0.9:5672")
     cluster.beat(AGAIN_S)
     assert cluster.roles() == "a:ready b:ready c:ready"
@@ -303,7 +304,7 @@ def test_an_operator_promotes_where_the_ring_does_not() -> None:
     cluster.bus.run(cluster.names)
     cluster.beat()
     assert cluster.roles() == "a:ready b:ready c:active"
-    cluster.members["c"].promote()  # it is: nothing happens
+    cluster.members["c"].promote()  # it is active: nothing happens
     assert cluster.doors["a"].reason.endswith("; connect to amqp:tcp:10.0.0.9:5672")
     assert "c is the active member, and there is one at a time" in cluster.members["a"].promote()
     cluster.change("a b")
@@ -313,10 +314,10 @@ def test_an_operator_promotes_where_the_ring_does_not() -> None:
     cluster.members["a"].promote()
     cluster.bus.run(cluster.names)
     cluster.beat()
-    assert cluster.roles() == "a:ready b:active", "of two the first in the order"
+    assert cluster.roles() == "a:ready b:active", "of two, the first in order"
 
 
-def test_who_cannot_be_promoted_says_why() -> None:
+def test_a_member_that_cannot_be_promoted_says_why() -> None:
     cluster = Cluster(automatic=False)
     cluster.beat()
     cluster.drained = {"a"}
@@ -329,7 +330,7 @@ def test_who_cannot_be_promoted_says_why() -> None:
     assert "Still catching up, cannot be promoted" in cluster.members["b"].promote()
 
 
-def test_what_it_says_of_all() -> None:
+def test_what_a_member_reports_about_all() -> None:
     cluster = Cluster()
     cluster.beat()
     status = cluster.members["b"].status()
@@ -343,14 +344,15 @@ def test_what_it_says_of_all() -> None:
 
 
 def waiting(cluster: Cluster, name: str) -> Backups:
-    """The member waits for the disks of backups, for five seconds at most."""
+    """The member waits for the disks of backups, for at most five seconds."""
     made = Backups(5.0, lambda: cluster.now, cluster.lines[name].append)
     cluster.bus.cores[name].backups = made
     return made
 
 
-def test_who_is_promoted_waits_for_those_that_were_ready_before() -> None:
-    """As a recovering primary in Qpid: for backups that went with the former one, not for it."""
+def test_a_promoted_member_waits_for_backups_that_were_ready_before() -> None:
+    """As a recovering primary in Qpid: for backups that left with the former primary, not
+    for it."""
     cluster = Cluster("a b c d e")
     backups = waiting(cluster, "c")
     cluster.beat()
@@ -363,7 +365,7 @@ def test_who_is_promoted_waits_for_those_that_were_ready_before() -> None:
     assert "waits for b, ready before, for 5 s at most" in cluster.lines["c"]
     status = cluster.members["c"].status()
     assert (status["primary"], status["expected"]) == (True, ["b"])
-    assert not cluster.doors["c"].reason, "clients come in"
+    assert not cluster.doors["c"].reason, "clients are admitted"
     before = cluster.bus.shells["c"].released
     cluster.bus.cores["c"].submit(hello())
     cluster.bus.run("c d e")
@@ -379,7 +381,7 @@ def test_who_is_promoted_waits_for_those_that_were_ready_before() -> None:
     assert cluster.lines["c"][-2].startswith("confirms do not wait any more for b to come back")
 
 
-def test_who_comes_back_ends_the_wait_and_who_went_before_begins_none() -> None:
+def test_a_returning_backup_ends_the_wait_and_one_gone_before_starts_none() -> None:
     cluster = Cluster("a b c d e")
     backups = waiting(cluster, "c")
     cluster.beat()
@@ -391,7 +393,7 @@ def test_who_comes_back_ends_the_wait_and_who_went_before_begins_none() -> None:
     assert (cluster.roles(), backups.expected) == ("c:active d:ready e:ready", frozenset())
     backups.expect({"a"})
     assert backups.reached(7, {"c": 7, "d": 7, "e": 7}) == 0
-    assert backups.reached(7, {"a": 3, "c": 7, "d": 7, "e": 7}) == 3, "it is one of all again"
+    assert backups.reached(7, {"a": 3, "c": 7, "d": 7, "e": 7}) == 3, "it is a member again"
     backups.expect({"b"})
     backups.expect(())
-    assert not backups.expected, "as it gave the role up"
+    assert not backups.expected, "when it gave up the role"

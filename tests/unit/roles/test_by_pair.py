@@ -1,7 +1,7 @@
-"""The two members of a pair on a scripted ring: who is active, when, and who never (G28, G25).
+"""A pair on a scripted ring: which member is active, when, and which never is (G28, G25).
 
-Real controllers, real voter changes and real roles; the ring, the disks and the clients are the
-test's.  The last test draws what happens.
+Controllers, voter changes and roles are real; the ring, the disks and the clients are the test's.
+The last test draws the events at random.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEATS = {HAC: ("primary", "backup"), MASTER_SLAVE: ("master", "slave")}
 
 
 class Clients:
-    """The clients of one member: whether any is there, and what they are told."""
+    """One member's clients: whether it has any, and what they are told."""
 
     def __init__(self) -> None:
         self.reason, self.holds = "started", True
@@ -52,7 +52,7 @@ class Clients:
 
 
 class Pair:
-    """Two members, a and b, a being the primary or the master."""
+    """Two members, a and b; a is the primary or the master."""
 
     def __init__(self, mode: str = HAC, *, ends: bool = False) -> None:
         self.bus, self.now, self.mode, self.ends = Bus(), 0.0, mode, ends
@@ -63,9 +63,9 @@ class Pair:
         self.clients = {"a": Clients(), "b": Clients()}
         self.lines: list[str] = []
         self.drained: set[str] = set()
-        self.near = False  # whether the ring hears the other one, in the view or not
+        self.near = False  # whether the ring hears the peer, in the view or not
         self.stopped: dict[str, str] = {}
-        self.side: dict[str, str] = {}  # each living member and who is in its view
+        self.side: dict[str, str] = {}  # each living member and the members of its view
         self.incarnation = 0
         self._rings: dict[str, tuple[RingId, int]] = {}
 
@@ -108,7 +108,7 @@ class Pair:
     def _view(
         self, names: str, moved: str = "", undecided: Sequence[tuple[Member, bytes]] = ()
     ) -> None:
-        """A view of these; those that lived go on to it each from its own."""
+        """A view of these members; those that were alive move on to it from their own."""
         for name in names.split():
             if name in self.side and name not in moved.split():
                 self.bus.ring, self.bus.seq = self._rings[name]
@@ -131,7 +131,7 @@ class Pair:
         self.beat()
 
     def cut(self, on_its_way: str = "") -> None:
-        """They lose each other; what one had sent, if so, it alone received."""
+        """Cut them off from each other; a member receives only its own last message, if any."""
         sent, self.bus.queue = self.bus.queue, []
         for name in sorted(self.side):
             self._view(name, undecided=sent if name == on_its_way else [])
@@ -153,7 +153,7 @@ class Pair:
                 self._turn(names)
 
     def _turn(self, names: str) -> None:
-        """The members of one view: what is ordered is done, and then what follows."""
+        """The members of one view do what is ordered, and then what follows from it."""
         self.bus.run(names)
         for name in names.split():
             self.changes[name].wake(self.now)
@@ -164,7 +164,7 @@ class Pair:
             self._rings[name] = self.bus.ring, self.bus.seq
 
     def client(self, name: str) -> None:
-        """A client tries to come in at a member, and is let in or not."""
+        """A client tries to connect to a member, and is admitted or not."""
         clients = self.clients[name]
         clients.tries = True
         self.beat()
@@ -175,11 +175,11 @@ class Pair:
         return " ".join(f"{name}:{self.roles[name].standing.value}" for name in sorted(self.side))
 
     def serving(self) -> list[str]:
-        """Who lets clients in."""
+        """The members that admit clients."""
         return [name for name in sorted(self.side) if not self.clients[name].reason]
 
     def send(self, name: str, number: int, *, disk: bool = True) -> bool:
-        """A client at a member publishes; whether it is confirmed."""
+        """A client at a member publishes; return whether it is confirmed."""
         core, shell, before = self.bus.cores[name], self.bus.shells[name], self.held(name)
         if not core.serving:
             return False
@@ -197,7 +197,7 @@ class Pair:
         return is_there and shell.released >= core.replica.history.position
 
     def held(self, name: str) -> int:
-        """How many messages a member has."""
+        """The number of messages a member has."""
         queue = self.bus.cores[name].replica.machine.vhosts["/"].queues.get("q")
         return 0 if queue is None else len(queue.ready) + len(queue.returned)
 
@@ -212,7 +212,7 @@ def together(mode: str = HAC, *, ends: bool = False) -> Pair:
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
 @pytest.mark.parametrize("order", ["ab", "ba"])
-def test_the_order_in_which_they_start_does_not_matter(mode: str, order: str) -> None:
+def test_the_order_of_their_starts_does_not_matter(mode: str, order: str) -> None:
     """O2; a client that comes before is held, and told why if it takes too long."""
     pair = Pair(mode)
     pair.start(order[0])
@@ -232,22 +232,22 @@ def test_the_order_in_which_they_start_does_not_matter(mode: str, order: str) ->
     assert not pair.clients["b"].holds
 
 
-def test_the_backup_takes_over_when_a_client_comes_and_not_before() -> None:
+def test_the_backup_takes_over_only_when_a_client_comes() -> None:
     """O7, O9."""
     pair = together()
     pair.crash("a")
     pair.beat(1.0)
     assert (pair.stand(), pair.serving()) == ("b:passive", [])
     assert pair.said("b")["reason"] == "the primary is here; waits for a client"
-    assert pair.clients["b"].holds, "its attempt is the vote: it waits for what comes of it"
+    assert pair.clients["b"].holds, "its attempt is the vote: it waits for the outcome"
     pair.client("b")
     assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
     assert voter_set(pair.bus.cores["b"].promise.voters).away == {"a"}
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_nobody_goes_on_alone_beside_one_that_the_ring_hears(mode: str) -> None:
-    """One stood still: each gave the other one up, and a moment later they meet."""
+def test_nobody_goes_on_alone_beside_a_peer_the_ring_hears(mode: str) -> None:
+    """One stalled: each gave the other up, and a moment later they meet."""
     pair = together(mode)
     pair.client("a")
     pair.near = True
@@ -262,8 +262,8 @@ def test_nobody_goes_on_alone_beside_one_that_the_ring_hears(mode: str) -> None:
     assert not any("went on alone" in line for line in pair.lines)
 
 
-def test_it_is_not_waited_for_longer_than_a_merge_takes() -> None:
-    """A link that works one way only may be so for ever."""
+def test_the_peer_is_not_waited_for_longer_than_a_merge_takes() -> None:
+    """A one-way link may stay so for ever."""
     pair = together()
     pair.near = True
     pair.cut()
@@ -276,7 +276,7 @@ def test_it_is_not_waited_for_longer_than_a_merge_takes() -> None:
 
 
 def test_a_returning_primary_defers_and_counts_again() -> None:
-    """O8; then either may be lost."""
+    """O8. Then either may be lost."""
     pair = together()
     pair.crash("a")
     pair.client("b")
@@ -290,8 +290,8 @@ def test_a_returning_primary_defers_and_counts_again() -> None:
     assert (pair.stand(), pair.serving()) == ("a:active", ["a"])
 
 
-def test_who_returns_counts_again_only_when_its_store_has_a_vote() -> None:
-    """G28: else both could break down, come back, and wait for a vote that nobody has."""
+def test_a_returning_member_counts_again_only_when_its_store_has_a_vote() -> None:
+    """G28: otherwise both could fail, return, and wait for a vote that neither has."""
     pair = together()
     pair.crash("a")
     pair.client("b")
@@ -310,21 +310,21 @@ def test_who_returns_counts_again_only_when_its_store_has_a_vote() -> None:
         assert one.promise.voters == ("a", "b", "@pair=b")
 
 
-def test_an_active_one_stays_that_and_orders_nothing_while_it_hears_no_client() -> None:
-    """It may be the one that was cut off, with clients whose connections are only not closed."""
+def test_an_active_member_without_clients_stays_active_but_orders_nothing() -> None:
+    """It may be the isolated one, with clients whose connections are merely not closed."""
     pair = together()
     pair.clients["a"].connected = False
     pair.crash("b")
     pair.beat()
     assert pair.stand() == "a:active"
-    assert pair.clients["a"].reason == "", "nobody is sent away"
+    assert pair.clients["a"].reason == "", "nobody is disconnected"
     assert not pair.bus.cores["a"].primary.active
     pair.client("a")
     assert pair.bus.cores["a"].primary.active
 
 
-def test_the_backup_that_has_no_clients_any_more_is_passive_again() -> None:
-    """O7: it is not connected to the network any longer; and active with the next one."""
+def test_a_backup_that_loses_its_clients_is_passive_again() -> None:
+    """O7: it is off the network; it becomes active with the next client."""
     pair = together()
     pair.crash("a")
     pair.client("b")
@@ -339,7 +339,7 @@ def test_the_backup_that_has_no_clients_any_more_is_passive_again() -> None:
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
 def test_an_operator_makes_the_active_member_passive(mode: str) -> None:
-    """O8, O10: its clients are sent away, and the other one takes over; and back."""
+    """O8, O10: its clients are disconnected and the other one takes over; and back."""
     pair = together(mode)
     pair.clients["a"].connected = True
     for old, new in (("a", "b"), ("b", "a")):
@@ -357,7 +357,7 @@ def test_an_operator_makes_the_active_member_passive(mode: str) -> None:
     assert Standalone().force_passive(0.0) == NO_PAIR
 
 
-def test_one_that_is_drained_leaves_the_role_to_the_other() -> None:
+def test_a_drained_member_leaves_the_role_to_its_peer() -> None:
     pair = together()
     pair.drained = {"a"}
     pair.beat()
@@ -369,7 +369,7 @@ def test_one_that_is_drained_leaves_the_role_to_the_other() -> None:
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_one_that_is_drained_does_not_go_on_alone_before_it_is_undrained(mode: str) -> None:
+def test_a_drained_member_does_not_go_on_alone_until_undrained(mode: str) -> None:
     pair = together(mode)
     pair.drained = {"b"}
     pair.crash("a")
@@ -382,8 +382,8 @@ def test_one_that_is_drained_does_not_go_on_alone_before_it_is_undrained(mode: s
     assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
 
 
-def test_each_says_how_many_connections_both_have() -> None:
-    """O12: by the state that both have, so nothing needs to be exchanged."""
+def test_each_reports_the_number_of_both_members_connections() -> None:
+    """O12: from the state both share, so nothing is exchanged for it."""
     pair = together()
     pair.clients["a"].connected = True
     assert pair.send("a", 1)
@@ -393,8 +393,8 @@ def test_each_says_how_many_connections_both_have() -> None:
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_who_went_on_alone_does_so_after_a_restart_and_the_other_one_waits(mode: str) -> None:
-    """G28: what was confirmed by one alone is on its disk only."""
+def test_a_member_that_went_on_alone_does_so_after_a_restart(mode: str) -> None:
+    """G28: what it confirmed alone is only on its disk; its peer waits."""
     pair = together(mode)
     pair.crash("a")
     pair.client("b")
@@ -412,8 +412,8 @@ def test_who_went_on_alone_does_so_after_a_restart_and_the_other_one_waits(mode:
     assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
 
 
-def test_a_slave_takes_over_after_the_time_and_the_master_goes_on_at_once() -> None:
-    """A3: a master/slave pair does not ask for clients."""
+def test_a_slave_takes_over_after_the_time_and_the_master_at_once() -> None:
+    """A3: a master/slave pair does not need clients for it."""
     pair = together(MASTER_SLAVE)
     pair.crash("a")
     assert pair.serving() == []
@@ -426,19 +426,19 @@ def test_a_slave_takes_over_after_the_time_and_the_master_goes_on_at_once() -> N
     assert pair.clients["a"].connected, "its clients stay"
 
 
-def test_a_slave_asks_to_be_called_at_the_time_at_which_it_takes_over() -> None:
-    """Not at the next turn that something else has: that cost a fifth of a second."""
+def test_a_slave_asks_to_be_called_when_its_takeover_is_due() -> None:
+    """Not at the next turn something else causes, which took a fifth of a second."""
     pair = together(MASTER_SLAVE)
     del pair.side["a"]
     pair._view("b")
     assert pair.members["b"].follow(pair.now) == 1.0
-    assert pair.members["b"].follow(pair.now + 0.5) is None, "it was said"
+    assert pair.members["b"].follow(pair.now + 0.5) is None, "it was reported"
     assert pair.stand() == "b:passive"
     assert pair.members["b"].follow(pair.now + 1.01) is None
     assert pair.stand() == "b:active"
 
 
-def test_a_slave_that_is_to_end_with_its_master_does() -> None:
+def test_a_slave_that_is_to_end_with_its_master_ends() -> None:
     """A3: and one that starts without its master waits."""
     pair = together(MASTER_SLAVE, ends=True)
     pair.crash("a")
@@ -461,7 +461,7 @@ def test_a_slave_that_is_to_end_with_its_master_does() -> None:
     assert pair.serving() == ["a"]
 
 
-def test_so_does_one_that_has_the_lead() -> None:
+def test_a_slave_with_the_lead_ends_too() -> None:
     """G28: it never takes the vote, so only the master goes on."""
     pair = together(MASTER_SLAVE, ends=True)
     pair.members["a"].force_passive(pair.now)
@@ -476,7 +476,7 @@ def test_so_does_one_that_has_the_lead() -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_one_that_loses_the_other_one_as_it_starts_takes_its_time(ends: bool) -> None:
+def test_a_member_that_loses_its_peer_as_it_starts_takes_its_time(ends: bool) -> None:
     """It was in a primary view before anybody looked; then the time of the failure counts."""
     pair = Pair(MASTER_SLAVE, ends=ends)
     pair.start("a", "b")
@@ -491,8 +491,8 @@ def test_one_that_loses_the_other_one_as_it_starts_takes_its_time(ends: bool) ->
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_who_stops_in_order_lets_the_other_one_go_on(mode: str) -> None:
-    """O3: by an ordered change, so it needs no vote, nor the client that HAC asks for."""
+def test_an_orderly_stop_lets_the_peer_go_on(mode: str) -> None:
+    """O3: by an ordered change, so it needs neither the vote nor the client HAC asks for."""
     pair = together(mode)
     for _ in range(6):
         if pair.changes["b"].step_aside():
@@ -503,7 +503,7 @@ def test_who_stops_in_order_lets_the_other_one_go_on(mode: str) -> None:
     pair.beat()
     assert pair.serving() == ["a"]
     assert pair.bus.cores["a"].primary.active
-    assert pair.changes["a"].step_aside(), "nobody is left to go on"
+    assert pair.changes["a"].step_aside(), "no member is left to go on"
     pair.start("b")
     pair.meet()
     pair.beat()
@@ -511,7 +511,7 @@ def test_who_stops_in_order_lets_the_other_one_go_on(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_of_two_that_both_went_on_one_history_is_kept_and_it_is_said(mode: str) -> None:
+def test_if_both_went_on_one_history_is_kept_and_it_is_logged(mode: str) -> None:
     """Exception 1 of G28."""
     pair = together(mode)
     pair.clients["a"].connected = True
@@ -535,10 +535,10 @@ def test_of_two_that_both_went_on_one_history_is_kept_and_it_is_said(mode: str) 
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_who_is_set_aside_confirms_nothing_by_what_was_durable_of_its_own_history(
+def test_the_member_set_aside_confirms_nothing_of_its_own_history(
     mode: str,
 ) -> None:
-    """G9: the other history is shorter, and its positions come once more."""
+    """G9: the other history is shorter, so its positions come again."""
     pair = together(mode)
     pair.clients["a"].connected = True
     pair.cut()
@@ -551,7 +551,7 @@ def test_who_is_set_aside_confirms_nothing_by_what_was_durable_of_its_own_histor
     far, session = shell.released, core.submissions.session
     pair.meet()
     pair.beat()
-    assert core.replica.history.position < far, "or nothing is shown"
+    assert core.replica.history.position < far, "otherwise the test shows nothing"
     assert core.submissions.session == core.replica.machine.sessions[aside].session != session
     assert shell.sessions[-1] == core.submissions.session
     assert core.serving
@@ -566,11 +566,9 @@ def test_who_is_set_aside_confirms_nothing_by_what_was_durable_of_its_own_histor
 @pytest.mark.parametrize(
     ("took", "kept"), [("nothing", "a"), ("what waits for its disk", "a"), ("all", "b")]
 )
-def test_what_one_confirmed_is_not_given_up_for_one_of_which_no_client_has_anything(
-    took: str, kept: str
-) -> None:
-    """G28: the backup went on for a client that came, and had sent nothing when the two met, or
-    nothing that the disk had taken, be it that it was full."""
+def test_confirmed_messages_win_over_a_side_without_any(took: str, kept: str) -> None:
+    """G28: the backup went on for a client that had sent nothing when the two met, or nothing that
+    the disk (full, perhaps) had taken."""
     pair = together()
     pair.clients["a"].connected = True
     pair.cut()
@@ -591,8 +589,8 @@ def test_what_one_confirmed_is_not_given_up_for_one_of_which_no_client_has_anyth
     assert pair.bus.shells["a" if kept == "b" else "b"].asides == 1
 
 
-def test_what_was_on_its_way_when_the_two_lost_each_other_is_of_a_side() -> None:
-    """G28: one of them decides it alone and confirms it, the other one never received it."""
+def test_a_message_in_flight_at_the_split_belongs_to_one_side() -> None:
+    """G28: one member decides and confirms it alone; the other one never received it."""
     pair = together()
     pair.clients["a"].connected = True
     assert pair.send("a", 1)
@@ -611,8 +609,8 @@ def test_what_was_on_its_way_when_the_two_lost_each_other_is_of_a_side() -> None
     assert not pair.said("a")["apart"]
 
 
-def test_a_disk_that_hangs_is_left_where_the_other_one_goes_on() -> None:
-    """G28: the other one has the vote to take, so what it alone makes durable is progress."""
+def test_a_member_with_a_hanging_disk_leaves_if_its_peer_goes_on() -> None:
+    """G28: the peer can take the vote, so what it alone makes durable is progress."""
     pair = together()
     pair.clients["a"].connected = True
     assert pair.send("a", 1)
@@ -629,11 +627,11 @@ def test_a_disk_that_hangs_is_left_where_the_other_one_goes_on() -> None:
     pair.crash("b")
     pair.client("a")
     assert a.primary.active
-    assert a.primary.durable_elsewhere() == a.primary.durable(), "whom it could leave behind"
+    assert a.primary.durable_elsewhere() == a.primary.durable(), "a peer it could leave behind"
 
 
-def test_a_client_that_came_before_the_two_met_is_no_vote_after() -> None:
-    """O9: it came while the other one was gone, which then was there, if only for a moment."""
+def test_a_client_that_came_before_the_two_met_is_no_vote_later() -> None:
+    """O9: it came while the peer was gone; the peer then returned, if only for a moment."""
     pair = Pair()
     pair.start("a", "b")
     pair.client("a")
@@ -675,17 +673,18 @@ def _happens(pair: Pair, chance: random.Random) -> None:
 @pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
-def test_whatever_happens_to_two_that_are_not_cut_off(mode: str, seed: int) -> None:
-    """G25, G28: one lets clients in; each has all that was confirmed; in the end one serves.
+def test_random_events_without_a_split_keep_one_serving_history(mode: str, seed: int) -> None:
+    """G25, G28: one member admits clients, each has all that was confirmed, and in the end one
+    serves.
 
-    A view of one is one where the other one does not live: a crash, or a start that has not met.
-    With HAC nobody lets clients in alone who has not seen one since.
+    A view of one is one where the peer is not alive: a crash, or a start that has not met it. With
+    HAC no member that has seen no client since admits clients alone.
     """
     chance, confirmed, number = random.Random(seed), 0, 0
     pair = together(mode)
     for _ in range(40):
         if len(pair.side) == 2 and len(set(pair.side.values())) == 2:
-            pair.meet()  # both live: the next thing that happens is that they see each other
+            pair.meet()  # both are alive: the next event is that they see each other
         _happens(pair, chance)
         pair.beat()
         assert len(pair.serving()) <= 1, pair.stand()
@@ -693,7 +692,7 @@ def test_whatever_happens_to_two_that_are_not_cut_off(mode: str, seed: int) -> N
             number += 1
             confirmed += pair.send(name, number)
         for name in pair.serving():
-            assert pair.held(name) >= confirmed, "what was confirmed is there"
+            assert pair.held(name) >= confirmed, "a confirmed message is missing"
     pair.start(*(name for name in "ab" if name not in pair.side))
     pair.meet()
     pair.beat(1.0)

@@ -1,4 +1,4 @@
-"""The transitions of OpenAMQ's HAC and of ActiveMQ's master/slave, a row each (O6, O7, A3)."""
+"""The transitions of OpenAMQ's HAC and ActiveMQ's master/slave, one row each (O6, O7, A3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IS_PENDING, IS_ACTIVE, IS_PASSIVE = Seen(Peer.PENDING), Seen(Peer.ACTIVE), Seen(
 @pytest.mark.parametrize(
     ("seat", "standing", "seen", "after"),
     [
-        # 3.4.3, the primary, in the order of the manual
+        # 3.4.3, the primary, in the manual's order
         (PRIMARY, PENDING, IS_PENDING, ACTIVE), (PRIMARY, PENDING, IS_PASSIVE, ACTIVE),
         (PRIMARY, ACTIVE, IS_ACTIVE, PASSIVE),
         (PRIMARY, PASSIVE, CLIENT, ACTIVE),
@@ -29,7 +29,7 @@ IS_PENDING, IS_ACTIVE, IS_PASSIVE = Seen(Peer.PENDING), Seen(Peer.ACTIVE), Seen(
         (BACKUP, PASSIVE, CLIENT, ACTIVE),
         (BACKUP, PASSIVE, IS_PASSIVE, ACTIVE),
         (BACKUP, ACTIVE, GONE, PASSIVE),
-        # a returning primary defers; who was restarted after it had gone on alone
+        # a returning primary defers; so does a member restarted after it had gone on alone
         (PRIMARY, PENDING, IS_ACTIVE, PASSIVE), (PRIMARY, PENDING, CLIENT, ACTIVE),
         (BACKUP, PENDING, CLIENT, ACTIVE),
         # master and slave
@@ -70,10 +70,10 @@ EVERYTHING = [
 
 
 @pytest.mark.parametrize(("seat", "standing"), [*product((PRIMARY, BACKUP), Standing)])
-def test_with_the_other_one_gone_nobody_is_active_who_sees_no_client(
+def test_without_its_peer_no_member_that_sees_no_client_is_active(
     seat: str, standing: Standing
 ) -> None:
-    """O9, the rule against two that are active."""
+    """O9, the rule against two active members."""
     for seen in EVERYTHING:
         row = row_for(seat, standing, seen)
         if row is not None and row.after is ACTIVE and seen.peer is Peer.GONE:
@@ -81,8 +81,8 @@ def test_with_the_other_one_gone_nobody_is_active_who_sees_no_client(
 
 
 @pytest.mark.parametrize("seat", [PRIMARY, BACKUP, MASTER, SLAVE])
-def test_nobody_goes_on_alone_with_a_state_that_may_be_old(seat: str) -> None:
-    """G28, whatever is seen."""
+def test_no_member_goes_on_alone_with_a_possibly_old_state(seat: str) -> None:
+    """G28, whatever it sees."""
     for standing, seen in product(Standing, EVERYTHING):
         row = row_for(seat, standing, seen)
         if row is not None and row.after is ACTIVE and seen.peer is Peer.GONE:
@@ -91,10 +91,10 @@ def test_nobody_goes_on_alone_with_a_state_that_may_be_old(seat: str) -> None:
 
 @pytest.mark.parametrize("standing", Standing)
 @pytest.mark.parametrize(("first", "second"), [(PRIMARY, BACKUP), (MASTER, SLAVE)])
-def test_one_of_two_that_see_each_other_is_active_in_the_end(
+def test_one_of_two_that_see_each_other_ends_up_active(
     first: str, second: str, standing: Standing
 ) -> None:
-    """Whatever both are when they meet; the order lets one have the role (the first of both)."""
+    """Whatever both are when they meet; the order gives one the role (the first of the two)."""
     for other in Standing:
         stand = {first: standing, second: other}
         for _ in range(4):
@@ -109,7 +109,7 @@ def test_one_of_two_that_see_each_other_is_active_in_the_end(
 
 
 def test_every_row_can_apply() -> None:
-    """None is hidden by one before it."""
+    """No row is hidden by an earlier one."""
     found = {
         row_for(row.seat, row.standing, seen)
         for row in ROWS

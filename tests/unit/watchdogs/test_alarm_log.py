@@ -1,4 +1,4 @@
-"""Lines about alarms: both ends of one, and not a line each second of one that comes and goes."""
+"""Log lines about alarms: the start and end of each, but not a line a second for a flapping one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Bench:
         self.log = AlarmLog(self.lines.append, lambda: self.now)
 
     def report(self, **alarms: str) -> list[str]:
-        """What is written for these."""
+        """The lines written for these alarms."""
         del self.lines[:]
         self.log.report(alarms)
         return list(self.lines)
 
 
-def test_an_alarm_is_written_when_it_begins_and_when_it_is_over() -> None:
+def test_an_alarm_is_logged_at_its_start_and_its_end() -> None:
     bench = Bench()
     assert bench.report(disk="low on disk") == ["low on disk"]
     assert bench.report(disk="lower still", memory="low on memory") == ["low on memory"]
@@ -26,22 +26,22 @@ def test_an_alarm_is_written_when_it_begins_and_when_it_is_over() -> None:
     assert bench.report() == ["the alarm about the memory is over"]
 
 
-def test_one_that_comes_and_goes_is_counted_instead() -> None:
+def test_a_flapping_alarm_is_counted_instead() -> None:
     bench = Bench()
     written = []
     for second in range(40):
         bench.now = float(second)
         written += bench.report(**({"disk": "low on disk"} if second % 2 else {}))
     assert len(written) == ALARM_LINES
-    assert bench.report(memory="low on memory")[-1] == "low on memory"  # rationed by subject
+    assert bench.report(memory="low on memory")[-1] == "low on memory"  # rate-limited by subject
     bench.now = ALARM_WINDOW_S + 2
     line, now = bench.report(memory="low on memory")
     assert "more lines like the last 6 (disk) were left out" in line
     assert now == "the alarm about the disk is over"
 
 
-def test_the_last_line_says_how_it_stands() -> None:
-    """An alarm whose beginning was left out would be over for whoever reads the log."""
+def test_the_last_line_gives_the_present_state() -> None:
+    """An alarm whose start was not logged would look cleared to a reader of the log."""
     bench = Bench()
     for _ in range(ALARM_LINES // 2):
         bench.report(memory="low on memory")

@@ -1,4 +1,4 @@
-"""Clocks that are apart: who is refused, who is named, what a slow answer is worth (G17)."""
+"""Clock differences: who is refused, who is named, and what a slow answer proves (G17)."""
 
 from broker.watchdogs.clock_skew import CHECK_S, PREFIX, ROUND_TRIP_S_MAX, WAIT_S, ClockSkew
 from vsync.types import Member
@@ -7,7 +7,7 @@ BOUND_S = 10.0
 
 
 class Net:
-    """Members whose clocks are set by hand, and datagrams that take as long as a test says."""
+    """Members with clocks set by hand, and datagrams that take as long as a test says."""
 
     def __init__(self, **ahead_s: float) -> None:
         self.now = 50.0
@@ -43,8 +43,8 @@ class Net:
         return "".join(name for name, watch in self.watches.items() if watch.refusal())
 
 
-def test_a_newcomer_far_off_is_refused_by_the_time_of_those_that_run() -> None:
-    """G17: the sentence has both values, and says what to do."""
+def test_a_newcomer_far_off_the_running_members_time_is_refused() -> None:
+    """G17: the error gives both values and the remedy."""
     net = Net(a=0, b=1, c=3600)
     net.ran.update(a=True, b=True)
     net.view("a b c")
@@ -71,14 +71,14 @@ def test_at_a_first_start_the_majority_is_right() -> None:
     assert net.refused() == "b"
 
 
-def test_of_two_that_differ_nobody_knows_who_is_right() -> None:
+def test_of_two_that_differ_neither_is_known_to_be_right() -> None:
     net = Net(a=0, b=500)
     net.view("a b")
     assert not net.refused()
-    assert len(net.watches["a"].alarms) == 0, "both are in the middle"
+    assert len(net.watches["a"].alarms) == 0, "both are the median"
 
 
-def test_one_wrong_member_of_two_that_run_keeps_no_newcomer_out() -> None:
+def test_one_wrong_member_of_two_does_not_refuse_a_newcomer() -> None:
     net = Net(a=0, b=500, c=0)
     net.ran.update(a=True, b=True)
     net.view("a b c")
@@ -107,7 +107,7 @@ def test_a_member_that_drifts_off_is_named_and_goes_on() -> None:
     assert not any(watch.alarms for watch in net.watches.values())
 
 
-def test_a_slow_answer_says_nothing_and_is_asked_again() -> None:
+def test_a_slow_answer_proves_nothing_and_is_requested_again() -> None:
     net = Net(a=0, b=0)
     net.ran.update(a=True)
     net.view("a b", each_way_s=ROUND_TRIP_S_MAX)
@@ -119,13 +119,13 @@ def test_a_slow_answer_says_nothing_and_is_asked_again() -> None:
     assert watch.readings
 
 
-def test_half_of_the_round_trip_is_taken_off() -> None:
+def test_half_of_the_round_trip_is_subtracted() -> None:
     net = Net(a=0, b=0)
     net.view("a b", each_way_s=0.2)
     assert abs(net.watches["a"].readings[net.members["b"]].ahead_s) < 0.001
 
 
-def test_who_answers_nobody_does_not_keep_a_newcomer_waiting_for_ever() -> None:
+def test_members_that_never_answer_do_not_block_a_newcomer_for_ever() -> None:
     net = Net(a=0, b=0)
     members = tuple(net.members.values())
     watch = net.watches["a"]
@@ -135,13 +135,13 @@ def test_who_answers_nobody_does_not_keep_a_newcomer_waiting_for_ever() -> None:
     assert not watch.refusal()
 
 
-def test_alone_there_is_nothing_to_wait_for() -> None:
+def test_a_lone_member_waits_for_nothing() -> None:
     net = Net(a=0)
     net.view("a")
     assert net.watches["a"].decided(net.now)
 
 
-def test_what_is_no_clock_datagram_is_counted() -> None:
+def test_a_datagram_that_is_not_a_clocks_is_counted() -> None:
     net = Net(a=0, b=0)
     for payload in (b"", b"\xc1", b"\x94\x01\xa1x\x00\x00", b"\x92\x01\x02"):
         net.watches["a"].on_datagram(net.members["b"], PREFIX + payload, 0.0)

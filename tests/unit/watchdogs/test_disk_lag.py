@@ -1,4 +1,4 @@
-"""A disk that lags: first it slows the ring down, then its member leaves.
+"""A lagging disk first slows the ring down; then its member leaves.
 
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """
@@ -15,7 +15,7 @@ BEAT_S = 0.05
 
 
 class Bench:
-    """A watch that is asked twenty times a second."""
+    """A watch that is polled twenty times a second."""
 
     def __init__(self) -> None:
         self.holds: list[float] = []
@@ -23,7 +23,7 @@ class Bench:
         self.now = 10.0
 
     def run(self, lag: CommitLag, seconds: float) -> str:
-        """The first reason to leave within so many seconds of the same lag."""
+        """The first reason to leave within `seconds` of a constant lag."""
         for _ in range(round(seconds / BEAT_S)):
             self.now += BEAT_S
             reason = self.watch.look(lag, self.now)
@@ -40,7 +40,7 @@ def test_a_disk_that_keeps_up_slows_nothing() -> None:
     assert not bench.watch.alarm
 
 
-def test_beyond_a_tenth_it_slows_the_ring_down_the_more_the_further() -> None:
+def test_beyond_a_tenth_it_slows_the_ring_in_proportion() -> None:
     bench = Bench()
     for part, hold_s in ((0.11, 0.011), (0.3, 0.03), (0.9, HOLD_S_MAX)):
         bench.run(CommitLag(1, int(part * BYTES), bench.now), BEAT_S)
@@ -53,7 +53,7 @@ def test_beyond_a_tenth_it_slows_the_ring_down_the_more_the_further() -> None:
     assert HOLD_S_MIN < 0.011
 
 
-def test_beyond_its_bytes_it_leaves() -> None:
+def test_beyond_its_limit_of_bytes_it_leaves() -> None:
     bench = Bench()
     reason = bench.run(CommitLag(9, BYTES + 1, bench.now), 1)
     assert "1001 bytes wait" in reason
@@ -61,7 +61,7 @@ def test_beyond_its_bytes_it_leaves() -> None:
 
 
 class View:
-    """A primary view, and how far a majority has come in it."""
+    """A primary view, and how far a majority has committed in it."""
 
     active = True
     position = 7
@@ -70,8 +70,8 @@ class View:
         return self.position
 
 
-def test_while_no_majority_goes_on_a_disk_that_stands_still_is_waited_for() -> None:
-    """All disks may hang behind one controller: who left would leave nobody behind."""
+def test_a_stuck_disk_is_waited_for_while_no_majority_advances() -> None:
+    """All disks may hang behind one controller: if members left, none would remain."""
     bench, progress, view = Bench(), DurableProgress(), View()
     assert progress.look(view, bench.now) == 0.0
     bench.now += 1.0
@@ -90,8 +90,8 @@ def test_while_no_majority_goes_on_a_disk_that_stands_still_is_waited_for() -> N
     assert "--disk-lag-max" in run(BEAT_S)
 
 
-def test_where_nobody_makes_anything_durable_since_the_disk_stands_still_nobody_leaves() -> None:
-    """Both may have begun before the same look: which was first is not known, so it waits."""
+def test_nobody_leaves_if_nothing_became_durable_elsewhere_since() -> None:
+    """Both may have begun before the same poll; which was first is unknown, so it waits."""
     bench, progress, view = Bench(), DurableProgress(), View()
     assert progress.look(view, bench.now) == 0.0
     view.position += 1
@@ -103,8 +103,8 @@ def test_where_nobody_makes_anything_durable_since_the_disk_stands_still_nobody_
     assert bench.watch.look(lag, bench.now, progress.look(view, bench.now))
 
 
-def test_outside_of_a_primary_view_the_others_wait_for_this_member() -> None:
-    """It cannot promise: they form a view without it when it has left."""
+def test_outside_a_primary_view_the_others_wait_for_this_member() -> None:
+    """It cannot promise; they form a view without it once it has left."""
     progress, view = DurableProgress(), View()
     assert progress.look(view, 10.0) == 0.0
     assert progress.look(view, 15.0) == 5.0
@@ -114,12 +114,12 @@ def test_outside_of_a_primary_view_the_others_wait_for_this_member() -> None:
     assert progress.look(view, 40.0) == 0.0
 
 
-def test_bytes_are_bounded_also_while_nobody_goes_on() -> None:
+def test_bytes_are_bounded_even_while_nobody_advances() -> None:
     bench = Bench()
     assert bench.watch.look(CommitLag(9, BYTES + 1, bench.now), bench.now, stuck_s=100.0)
 
 
-def test_a_disk_that_stands_still_is_left_in_time() -> None:
+def test_a_member_with_a_stuck_disk_leaves_in_time() -> None:
     bench = Bench()
     since = bench.now
     reason = bench.run(CommitLag(1, 1, since), 60)
@@ -127,7 +127,7 @@ def test_a_disk_that_stands_still_is_left_in_time() -> None:
     assert SECONDS < bench.now - since < SECONDS + 1
 
 
-def test_a_process_that_was_stopped_does_not_blame_its_disk() -> None:
+def test_a_stopped_process_does_not_blame_its_disk() -> None:
     bench = Bench()
     lag = CommitLag(1, 1, bench.now)
     bench.run(lag, 20)
@@ -136,8 +136,8 @@ def test_a_process_that_was_stopped_does_not_blame_its_disk() -> None:
     assert bench.run(lag, 2)
 
 
-def test_what_waits_for_a_page_is_behind_since_this_wait_began() -> None:
-    """docs/decisions/0060-applying-waits-for-the-disk.md: a slow disk that goes on is no fault."""
+def test_work_that_waits_for_a_page_lags_since_this_wait_began() -> None:
+    """docs/decisions/0060-applying-waits-for-the-disk.md: a slow disk that advances is no fault."""
     now = [5.0]
     execution = SimpleNamespace(pauses=0)
     unapplied = SimpleNamespace(
@@ -148,16 +148,16 @@ def test_what_waits_for_a_page_is_behind_since_this_wait_began() -> None:
     unapplied.waits_for_disk, execution.pauses = True, 1
     assert lag.look() == CommitLag(1, 700, 5.0)
     now[0] = 9.0
-    assert lag.look() == CommitLag(1, 700, 5.0), "since it began"
+    assert lag.look() == CommitLag(1, 700, 5.0), "since this wait began"
     execution.pauses = 2
-    assert lag.look() == CommitLag(1, 700, 9.0), "another one, though nobody saw the end of it"
+    assert lag.look() == CommitLag(1, 700, 9.0), "another wait, though nobody saw the first end"
     now[0] = 10.0
     unapplied.waits_for_disk = False
     assert lag.look() == CommitLag(0, 0, 0.0)
 
 
-def test_a_disk_that_gives_nothing_back_is_told_apart() -> None:
-    """A broker that is alone waits for it: whoever looks must see for what."""
+def test_a_disk_that_returns_nothing_is_told_apart() -> None:
+    """A lone broker waits for it, and an operator must see for what."""
     bench = Bench()
     began = bench.now
     for _ in range(round(3 * SECONDS / BEAT_S)):
@@ -177,7 +177,7 @@ def test_a_disk_that_gives_nothing_back_is_told_apart() -> None:
     assert "does not keep up" in reason
 
 
-def test_where_others_go_on_it_leaves_and_says_why() -> None:
+def test_if_others_advance_it_leaves_and_says_why() -> None:
     bench, reason = Bench(), ""
     pages = CommitLag(1, 70, bench.now)
     while not reason:
@@ -187,8 +187,8 @@ def test_where_others_go_on_it_leaves_and_says_why() -> None:
     assert "it has not given back messages" in reason
 
 
-def test_a_view_waits_for_pages_no_longer_than_for_one() -> None:
-    """All other members wait with it, however many pages it is for."""
+def test_a_view_waits_for_all_pages_no_longer_than_for_one() -> None:
+    """All other members wait too, however many pages it needs."""
     now = [5.0]
     execution = SimpleNamespace(pauses=1)
     unapplied = SimpleNamespace(

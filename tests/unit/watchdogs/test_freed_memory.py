@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system in steps (G15: nobody waits for what others purged)."""
+"""Freed memory is returned to the system in steps (G15: nobody waits for others' purges)."""
 
 import itertools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from broker.watchdogs.resource_gauge import own_bytes
 
 
 class Heap:
-    """A machine with purged messages, and memory of which a trim gives back what was freed."""
+    """A machine with purged messages, and memory of which a trim returns what was freed."""
 
     def __init__(self, messages: int) -> None:
         self.left = messages
@@ -50,7 +50,7 @@ class Heap:
         assert not self.waiting
 
 
-def test_what_was_purged_is_freed_in_slices_and_given_back_between_them() -> None:
+def test_purged_messages_are_freed_in_slices_with_trims_between() -> None:
     heap = Heap(100_000)
     memory = heap.memory()
     turns = 0
@@ -68,7 +68,7 @@ def test_what_was_purged_is_freed_in_slices_and_given_back_between_them() -> Non
 
 
 def test_nothing_more_is_freed_while_a_trim_runs() -> None:
-    """Whoever frees waits for the trim, on the loop's thread."""
+    """Freeing waits for the trim, on the loop's thread."""
     heap = Heap(100_000)
     memory = heap.memory()
     while memory.slice(heap):
@@ -80,7 +80,7 @@ def test_nothing_more_is_freed_while_a_trim_runs() -> None:
     assert memory.slice(heap)
 
 
-def test_trims_come_less_often_while_they_yield_nothing() -> None:
+def test_trims_are_rarer_while_they_yield_nothing() -> None:
     heap = Heap(0)
     memory = heap.memory()
     times: list[float] = []
@@ -99,11 +99,11 @@ def test_trims_come_less_often_while_they_yield_nothing() -> None:
     heap.run_trim()
     assert heap.resident == 0
     memory.wake(3000.0 + TRIM_S_MIN, 0.0)
-    assert heap.waiting, "it yielded much, so there may be more"
+    assert heap.waiting, "it yielded much: there may be more"
 
 
-def test_memory_goes_back_soon_after_work_is_over() -> None:
-    """Whatever the pace had become while trims yielded nothing."""
+def test_memory_is_returned_soon_after_work_ends() -> None:
+    """Whatever the pace was while trims yielded nothing."""
     heap = Heap(0)
     memory = heap.memory()
     worked, trims = 0.0, []
@@ -115,13 +115,13 @@ def test_memory_goes_back_soon_after_work_is_over() -> None:
         if heap.waiting:
             heap.run_trim()
             trims.append(now)
-    assert not [now for now in trims if 700 <= now < 699 + REST_S], "it may begin again"
+    assert not [now for now in trims if 700 <= now < 699 + REST_S], "trims may begin again"
     assert 699 + REST_S in trims
     assert heap.resident == 0
-    assert len(trims) < 30, "and then they come less often again"
+    assert len(trims) < 30, "then trims are rarer again"
 
 
-def test_a_c_library_without_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_c_library_without_a_trim_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: object())
     share_one_heap()
     memory = FreedMemory()
@@ -131,5 +131,5 @@ def test_a_c_library_without_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
     assert memory.counters["trims"] == 0
 
 
-def test_the_size_of_this_process_is_known() -> None:
+def test_this_processs_size_is_known() -> None:
     assert own_bytes() > 1 << 20

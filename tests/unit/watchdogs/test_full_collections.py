@@ -1,4 +1,4 @@
-"""Full garbage collections stay short, and what is put aside leaves no garbage that needs them."""
+"""Full garbage collections stay short; objects set aside leave no garbage that needs them."""
 
 import gc
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.support.gateway_loop import Loop, Peer
 
 
 class Interpreter:
-    """What is asked of it, and a clock that goes on by so much for each collection."""
+    """Records requests, with a clock that advances a fixed time with each collection."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -28,7 +28,7 @@ class Interpreter:
         self.watched.watch("stop", {"generation": generation})
 
 
-def test_what_a_long_full_collection_found_alive_is_put_aside() -> None:
+def test_survivors_of_a_long_full_collection_are_set_aside() -> None:
     interpreter = Interpreter()
     interpreter.collect(LONG_S / 2)
     interpreter.collect(LONG_S * 2, generation=1)
@@ -48,18 +48,18 @@ def callbacks() -> Iterator[None]:
     gc.callbacks[:] = before
 
 
-def test_the_interpreter_tells_of_each(callbacks: None) -> None:
+def test_the_interpreter_reports_each_collection(callbacks: None) -> None:
     interpreter = Interpreter()
     watched = interpreter.watched
     watched.begin()
-    assert interpreter.asked == ["freeze", THRESHOLDS], "what is there at the start"
+    assert interpreter.asked == ["freeze", THRESHOLDS], "the objects present at the start"
     gc.collect(1)
     gc.collect()
     assert watched.counters["full"] == 1
 
 
 def live(loop: Loop, number: int) -> None:
-    """A client comes, works with a queue of its own, and goes in one of three ways."""
+    """A client connects, uses its own queue, and goes in one of three ways."""
     peer, queue = loop.connect().open(1, 2), f"q{number}"
     peer.declare(1, queue)
     peer.call(1, "confirm.select", False)

@@ -1,4 +1,4 @@
-"""What came late lately is summed up; what is older than ten minutes is forgotten."""
+"""Recent lateness is summed up, and forgotten after ten minutes."""
 
 from broker.watchdogs.lateness import WINDOW_S, Lateness, Recent
 from broker.watchdogs.process_pauses import MEMORY, PROCESSOR, WORK, ProcessPauses
@@ -21,7 +21,7 @@ def test_after_ten_minutes_it_is_forgotten() -> None:
     assert late.recent(100.1 + WINDOW_S) == Recent()
 
 
-def test_a_pause_counts_with_its_cause_also_where_the_log_keeps_quiet() -> None:
+def test_a_pause_counts_under_its_cause_even_if_it_is_not_logged() -> None:
     watched = ProcessPauses(0.1, 0.2)
     watched.look(10.0, 1.0, 0)
     assert watched.look(10.6, 1.0, 0)

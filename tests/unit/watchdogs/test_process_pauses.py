@@ -1,4 +1,4 @@
-"""A loop that came late: it is counted, said once a second, and the reason is named."""
+"""Late turns of the loop: counted, logged at most once a second, with the reason."""
 
 import pytest
 
@@ -28,14 +28,14 @@ def test_the_reason_is_where_most_of_the_time_went(worked: float, faults: int, r
     assert f"waited for {faults} pages of its memory" in said
 
 
-def test_a_loop_in_time_says_nothing() -> None:
+def test_a_punctual_loop_logs_nothing() -> None:
     watched = watch()
     for turn in range(1, 50):
         assert watched.look(10.0 + turn * 0.25, 1.0, 1 + turn) == ""
     assert watched.counters == {"pauses": 0, "longest_ms": 0}
 
 
-def test_every_pause_is_counted_and_the_log_is_not_filled() -> None:
+def test_every_pause_is_counted_without_filling_the_log() -> None:
     watched = watch()
     assert watched.look(10.5, 1.0, 1)
     assert watched.look(11.1, 1.0, 1) == ""

@@ -1,4 +1,5 @@
-"""Who may speak, by clocks that a test turns; and what a member keeps that wakes up late (G7)."""
+"""The right to reply, with clocks set by the test; and what a member keeps when it wakes
+late (G7)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Clocks:
             self.lease.token(ring, members, self.now, 1000)
 
 
-def test_a_member_that_was_stopped_may_not_speak_when_it_wakes() -> None:
+def test_a_stopped_member_may_not_reply_when_it_wakes() -> None:
     """G7."""
     clocks = Clocks()
     clocks.tokens()
@@ -44,8 +45,8 @@ def test_a_member_that_was_stopped_may_not_speak_when_it_wakes() -> None:
     assert clocks.reply_lease.holds(R1)
 
 
-def test_a_machine_that_slept_may_not_speak_though_its_clock_stood_still() -> None:
-    """G7: the ring's clock does not count the time of a suspended machine."""
+def test_a_suspended_machine_may_not_reply_though_its_clock_stood_still() -> None:
+    """G7: the ring's clock does not count a machine's suspended time."""
     clocks = Clocks()
     clocks.tokens()
     clocks.slept += 60.0
@@ -56,7 +57,7 @@ def test_a_machine_that_slept_may_not_speak_though_its_clock_stood_still() -> No
     assert clocks.reply_lease.holds(R1)
 
 
-def test_a_promise_waits_until_whoever_is_missing_has_fallen_silent() -> None:
+def test_a_promise_waits_until_missing_members_are_silent() -> None:
     clocks = Clocks()
     clocks.tokens()
     clocks.tokens(R2, (A,))
@@ -68,7 +69,7 @@ def test_a_promise_waits_until_whoever_is_missing_has_fallen_silent() -> None:
 
 
 class Wire:
-    """A transport that remembers."""
+    """A transport that records."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -80,7 +81,7 @@ class Wire:
         return False
 
     def get_extra_info(self, _name: str) -> None:
-        """It is of no socket."""
+        """It has no socket."""
 
     def pause_reading(self) -> None:
         """Nothing is read here."""
@@ -90,7 +91,7 @@ class Wire:
 
 
 def one_client() -> tuple[Connections, ClientLink, Wire]:
-    """A member that may reply, and a client that has only just connected."""
+    """A member that may reply, and a client that has just connected."""
     machine = Machine("a")
     options = cast(
         "Options", SimpleNamespace(cluster_name="c", access=AccessOptions(), clients=ClientLimits())
@@ -106,9 +107,9 @@ def one_client() -> tuple[Connections, ClientLink, Wire]:
     return clients, link, wire
 
 
-def test_who_only_just_connects_is_greeted_whether_or_not_the_lease_is_over() -> None:
-    """Its first bytes are what wakes a member to which no token comes, so it has the turn in which
-    the lease is found to be over; the attempt may be what the member of a pair waits for."""
+def test_a_new_connection_is_greeted_even_after_the_lease() -> None:
+    """Its first bytes may wake a member that gets no token, so its turn is the one that finds the
+    lease over; and the member of a pair may be waiting for the attempt."""
     clients, link, wire = one_client()
     link.client.connection.out += b"<start>"
     clients.gateway.mark_writable(link.client)
@@ -116,8 +117,8 @@ def test_who_only_just_connects_is_greeted_whether_or_not_the_lease_is_over() ->
     assert wire.written == b"<start>"
 
 
-def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> None:
-    """G7: a process that was stopped between formatting and writing."""
+def test_a_reply_formatted_before_a_pause_is_sent_only_with_the_lease() -> None:
+    """G7: the process was stopped between formatting and writing."""
     clients, link, wire = one_client()
     link.client.conn_was = 1
 

@@ -1,4 +1,5 @@
-"""Alarms of one member: when they begin and end, what is said, and who leaves a full disk (G21)."""
+"""One member's alarms: when they start and end, what is logged, and who leaves a full
+disk (G21)."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Bench:
         return [(one.subject, one.on) for one in self.ordered if isinstance(one, Alarm)]
 
 
-def test_an_alarm_is_said_once_and_ends_with_a_tenth_more() -> None:
+def test_an_alarm_is_raised_once_and_ends_with_a_tenth_more() -> None:
     """G21."""
     bench = Bench()
     assert bench.look(100) == []
@@ -63,18 +64,18 @@ def test_an_alarm_is_said_once_and_ends_with_a_tenth_more() -> None:
     assert bench.look(101) == []
 
 
-def test_publishers_do_not_use_up_a_reserve_that_was_given_up_whatever_the_limit() -> None:
-    """G21: else nothing is left with which the queues could be drained."""
+def test_publishers_do_not_use_a_given_up_reserve_whatever_the_limit() -> None:
+    """G21: otherwise nothing would be left to drain the queues with."""
     bench = Bench(disk_free=0)
     assert bench.look(1) == []
     assert bench.look(31, owed_mb=32) == [(DISK, True)]
-    said = "31.0 MB free of 32.0 MB wanted (the reserve was given up)"  # no limit that was given
+    said = "31.0 MB free of 32.0 MB wanted (the reserve was given up)"  # no limit was given
     assert bench.alarms.own[DISK] == said
     assert bench.look(34, owed_mb=32) == []
     assert bench.look(34) == [(DISK, False)]
 
 
-def test_other_limits_hold_from_the_next_reading_on() -> None:
+def test_changed_limits_apply_from_the_next_reading() -> None:
     bench = Bench()
     assert bench.look(99, 501) == [(DISK, True), (MEMORY, True)]
     bench.alarms.set_limits(98 * MB, 502 * MB)
@@ -87,25 +88,25 @@ def test_other_limits_hold_from_the_next_reading_on() -> None:
     assert "99.4 MB" in bench.alarms.own[DISK]
 
 
-def test_memory_counts_from_above() -> None:
+def test_memory_counts_upwards() -> None:
     bench = Bench()
     assert bench.look(used_mb=501) == [(MEMORY, True)]
     assert bench.look(used_mb=460) == []
     assert bench.look(used_mb=449) == [(MEMORY, False)]
 
 
-def test_the_default_is_what_another_checkpoint_needs() -> None:
+def test_the_default_is_the_space_of_another_checkpoint() -> None:
     bench = Bench(None)
     assert bench.look(287) == []
     assert bench.look(285) == [(DISK, True)]
 
 
-def test_nothing_is_limited_by_zero() -> None:
+def test_zero_limits_nothing() -> None:
     bench = Bench(0, 0)
     assert bench.look(0, 10_000) == []
 
 
-def test_a_new_session_is_told_what_still_holds_and_who_does_not_serve_says_nothing() -> None:
+def test_a_new_session_learns_of_standing_alarms() -> None:
     bench = Bench()
     bench.stub.serving = False
     assert bench.look(1) == []
@@ -115,8 +116,8 @@ def test_a_new_session_is_told_what_still_holds_and_who_does_not_serve_says_noth
     assert bench.look(1) == [(DISK, True)]
 
 
-def test_a_full_disk_is_left_only_where_the_others_are_a_quorum() -> None:
-    """G21.  Not at once: identical disks become full at about the same time."""
+def test_a_full_disk_is_left_only_if_the_others_are_a_quorum() -> None:
+    """G21. Not at once: identical disks fill up at about the same time."""
     bench = Bench()
     assert bench.look(full="no space") == [(FULL, True)]
     assert not bench.alarms.must_leave(bench.controller, 0.0)
@@ -128,14 +129,14 @@ def test_a_full_disk_is_left_only_where_the_others_are_a_quorum() -> None:
     assert "the others continue: no space" in bench.alarms.must_leave(bench.controller, 20.0)
 
 
-def test_one_of_a_pair_leaves_a_full_disk_where_the_other_one_may_take_the_vote() -> None:
+def test_a_pairs_member_leaves_a_full_disk_if_its_peer_may_take_the_vote() -> None:
     """G21, G28."""
     bench = Bench()
     bench.in_force["a", FULL] = "no space"
     bench.look(full="no space")
     for voters, level, leaves in (
         (("a", "b", "@pair=b"), "ab", True),
-        (("a", "b", "@pair=b"), "a", False),  # without all of the state
+        (("a", "b", "@pair=b"), "a", False),  # without the whole state
         (("a", "b", "@pair=b", "@away=b"), "ab", False),  # and it does not count yet
         (("a", "b"), "ab", False),
     ):
@@ -145,7 +146,7 @@ def test_one_of_a_pair_leaves_a_full_disk_where_the_other_one_may_take_the_vote(
         assert bool(bench.alarms.must_leave(bench.controller, 1.0 + LEAVE_AFTER_S)) is leaves
 
 
-def test_a_checkpoint_of_what_was_drained_makes_room_now_and_then() -> None:
+def test_after_draining_a_checkpoint_makes_room_now_and_then() -> None:
     bench = Bench()
     rows = [SimpleNamespace(ready=0, unacked=0)]
     bench.stub.replica.machine.queue_rows = lambda: rows
@@ -160,7 +161,7 @@ def test_a_checkpoint_of_what_was_drained_makes_room_now_and_then() -> None:
     assert bench.alarms.wants_checkpoint(bench.controller, 10.0 + 2 * RELIEF_S)
 
 
-def test_memory_is_read_and_a_control_group_bounds_it(tmp_path: Path) -> None:
+def test_memory_is_read_and_bounded_by_the_control_group(tmp_path: Path) -> None:
     assert own_bytes() > MB
     whole = memory_allowed(tmp_path, tmp_path / "none")
     (tmp_path / "outer/inner").mkdir(parents=True)
@@ -187,14 +188,14 @@ def test_limits_are_amounts_or_shares(text: str, value: Limit) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "1.5", "100%", "2 XB", "auto"])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_an_invalid_limit_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"amount|share"):
         broker_options({"memory-limit": text})
 
 
 @pytest.mark.parametrize("option", ["memory-limit", "max-message-size"])
-def test_a_letter_that_may_be_thousands_or_1024_is_refused_with_both(option: str) -> None:
-    """RabbitMQ has taken 70M for the one and, since 3.13, for the other."""
+def test_a_suffix_of_1000_or_1024_is_refused_with_both_readings(option: str) -> None:
+    """RabbitMQ read 70M as one of them and, since 3.13, as the other."""
     with pytest.raises(OptionError) as refused:
         broker_options({option: "70m"})
     assert refused.value.reason == "'70m' may be 70MB (thousands) or 70MiB (1024): write which"

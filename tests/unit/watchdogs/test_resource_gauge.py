@@ -1,6 +1,6 @@
-"""What a member reads of its memory and disk.
+"""How a member measures its memory and disk.
 
-Memory of small objects that are gone does not count as used, though the process keeps it.
+Memory of freed small objects does not count as used, though the process keeps it.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ from store.lmdb_store import LmdbStore
 MB = 1 << 20
 BODY_BYTES = 256
 MESSAGES = 100_000
-PIN_EVERY = 1_000  # one object that stays in each third of an arena
+PIN_EVERY = 1_000  # one object stays in each third of an arena
 
 REPORT = b"""\
 # arenas allocated current         =                   19
@@ -41,7 +41,7 @@ def used() -> int:
     return own_bytes() - idle_bytes()
 
 
-def test_small_messages_that_are_gone_are_not_used_memory() -> None:
+def test_freed_small_messages_do_not_count_as_used() -> None:
     before = used()
     messages = [bytes([1]) * BODY_BYTES for _ in range(MESSAGES)]
     full = used()
@@ -52,20 +52,20 @@ def test_small_messages_that_are_gone_are_not_used_memory() -> None:
     assert len(pins) == MESSAGES // PIN_EVERY
 
 
-def test_the_report_of_the_interpreter_is_read() -> None:
+def test_the_interpreters_report_is_read() -> None:
     assert idle_in(REPORT) == 19_922_944 - 18_491_856
 
 
-def test_a_report_that_reads_otherwise_counts_nothing_as_idle() -> None:
+def test_an_unreadable_report_counts_nothing_as_idle() -> None:
     assert idle_in(b"") == 0
     assert idle_in(REPORT.replace(b"bytes/arena", b"bytes per arena")) == 0
 
 
-def test_this_interpreter_says_how_much_is_idle() -> None:
+def test_this_interpreter_reports_its_idle_memory() -> None:
     assert idle_bytes() > 0
 
 
-def test_a_reserve_that_the_disk_has_no_room_for_is_owed(tmp_path: Path) -> None:
+def test_a_reserve_the_disk_has_no_room_for_is_owed(tmp_path: Path) -> None:
     """G21."""
     store = SimpleNamespace(reusable_bytes=lambda: 0, bytes_to_start=lambda: (0, 0))
     reserve = Reserve(tmp_path)
@@ -79,7 +79,7 @@ def test_a_reserve_that_the_disk_has_no_room_for_is_owed(tmp_path: Path) -> None
     assert gauge.reading.owed == reserve.bytes
 
 
-def test_a_store_that_takes_nothing_is_looked_at_less_often(tmp_path: Path) -> None:
+def test_a_store_that_takes_nothing_is_checked_less_often(tmp_path: Path) -> None:
     meta = SimpleNamespace(position=7)
     store = SimpleNamespace(meta=meta)
     gauge = ResourceGauge(lambda: cast("LmdbStore", store), Reserve(tmp_path))
@@ -90,10 +90,10 @@ def test_a_store_that_takes_nothing_is_looked_at_less_often(tmp_path: Path) -> N
     assert gauge.pause_s() == QUIET_PERIOD_S
 
 
-def test_the_report_is_asked_for_seldom_unless_the_process_grows(
+def test_the_report_is_requested_seldom_unless_the_process_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes most of a look, and the interpreter's lock."""
+    """It takes most of a reading's time, and the interpreter's lock."""
     own, asked = [100 * MB], list[int]()
     monkeypatch.setattr(resource_gauge, "own_bytes", lambda: own[0])
 
