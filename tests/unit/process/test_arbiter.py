@@ -1,4 +1,5 @@
-"""An arbiter speaks of what is written, and promises when nobody replies in an older view (G8)."""
+"""An arbiter reports only written records, and promises once nobody replies in an older
+view (G8)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ LEASE_S = 0.25
 
 
 class Bench:
-    """An arbiter whose disk and clock wait for the test."""
+    """An arbiter with a disk and a clock that the test controls."""
 
     def __init__(self) -> None:
         self.ring, self.lease = Mock(), Mock()
@@ -32,7 +33,7 @@ class Bench:
         self.arbiter.primary.persisted = self.persisted  # type: ignore[method-assign]
 
 
-def test_it_reports_an_epoch_when_its_record_is_written() -> None:
+def test_it_reports_an_epoch_once_its_record_is_written() -> None:
     bench = Bench()
     bench.arbiter._follow(Holders(7, frozenset("ab")))
     (record, then), *_ = bench.writing
@@ -42,7 +43,7 @@ def test_it_reports_an_epoch_when_its_record_is_written() -> None:
     bench.ring.set_mark.assert_called_once_with(7)
 
 
-def test_it_promises_what_is_written_when_all_others_are_silent() -> None:
+def test_it_promises_written_epochs_once_all_others_are_silent() -> None:
     bench = Bench()
     bench.arbiter._follow(PersistEpoch(8, "c", ("a", "b"), 3))
     (record, then), *_ = bench.writing

@@ -1,4 +1,4 @@
-"""What an arbitrator remembers, and what its presence means for a first start (G8)."""
+"""An arbitrator's record, and what its presence means for a first start (G8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def record(epoch: int, *holders: str) -> Voter:
     return Voter(True, epoch, 0, PAIR, holders, ASKED, waits=True)
 
 
-def test_the_record_survives_its_process_and_its_lives_rise(tmp_path: Path) -> None:
+def test_the_record_survives_the_process_and_its_incarnations_rise(tmp_path: Path) -> None:
     file = RecordFile(tmp_path / "x", "shop", "x:1")
     written = replace(file.record, epoch=7, holders=("a", "b"), voters=PAIR, cluster_id="c")
     file.write(written)
@@ -61,8 +61,8 @@ def test_the_record_survives_its_process_and_its_lives_rise(tmp_path: Path) -> N
         ),
     ],
 )  # fmt: skip
-def test_a_record_that_is_none_is_refused(tmp_path: Path, content: str, words: str) -> None:
-    """A record that is forgotten could let a stale member form: never start over silently."""
+def test_an_invalid_record_is_refused(tmp_path: Path, content: str, words: str) -> None:
+    """Forgetting a record could let a stale member form a view: never start over silently."""
     (tmp_path / FILE_NAME).write_text(content)
     with pytest.raises(StoreUnreadable, match=words):
         RecordFile(tmp_path, "shop", "x:1")
@@ -100,14 +100,14 @@ def test_a_stale_member_is_told_whom_the_arbitrator_waits_for() -> None:
 
 
 def test_the_voters_are_those_of_the_largest_epoch_and_position() -> None:
-    """G7: a change that only some have on disk."""
+    """G7: a change that only some members have on disk."""
     newer: Terms = (*PAIR, "->", "a", "c", "@arbitrator=x")
     count = count_votes({A: data(3, voters=newer), B: data(2)})
     assert count.voters == newer
     assert not count.quorate
 
 
-def test_a_first_start_waits_for_its_arbitrator_and_counts_data_members_only() -> None:
+def test_a_first_start_waits_for_its_arbitrator_and_counts_data_members() -> None:
     empty = data(voters=())
     assert (
         voters_of_first_start({A: empty, X: record(0)}, 2)[1]
@@ -117,7 +117,7 @@ def test_a_first_start_waits_for_its_arbitrator_and_counts_data_members_only() -
     assert voters_of_first_start({A: empty, B: empty, X: record(0)}, 2)[0] == PAIR
 
 
-def test_a_member_in_another_role_is_told_both() -> None:
+def test_a_member_in_another_role_is_told_both_roles() -> None:
     assert "as an arbitrator, for the cluster it is a member with data" in contradiction(
         "a", record(0), PAIR
     )

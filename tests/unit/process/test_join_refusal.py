@@ -32,7 +32,7 @@ def alone(*others: Member, advice: tuple[str, ...] = ()) -> SimpleNamespace:
 
 
 class Start:
-    """A member that starts, with everything around it settable."""
+    """A starting member, with all of its environment settable."""
 
     def __init__(self) -> None:
         self.core = SimpleNamespace(ran=False, filled=False, primary=alone())
@@ -49,7 +49,7 @@ class Start:
         )  # fmt: skip
 
     def hear(self, incarnation: int, cluster: str = "shpo") -> None:
-        """A hello of a stranger."""
+        """Hear the hello of a stranger."""
         stranger = Member("b", incarnation, "b:1")
         word = Hello(stranger, WIRE_VERSION, cluster, settings_of(RingConfig()))
         self.handshake.on_hello(word.encode(), 0.0)
@@ -83,7 +83,7 @@ def test_settings_that_should_be_equal_are_named_once() -> None:
     assert not start.stopped
 
 
-def test_the_one_that_came_later_gives_up() -> None:
+def test_the_later_member_gives_up() -> None:
     start = Start()
     start.hear(ME.incarnation - 1)
     start.wait(0.1)
@@ -94,7 +94,7 @@ def test_the_one_that_came_later_gives_up() -> None:
 
 
 @pytest.mark.parametrize("why", [running, in_company, older])
-def test_members_that_run_or_were_there_first_go_on(why: Callable[[Start], None]) -> None:
+def test_members_that_run_or_were_first_go_on(why: Callable[[Start], None]) -> None:
     start = Start()
     if why is not older:
         start.hear(ME.incarnation - 1)
@@ -105,7 +105,7 @@ def test_members_that_run_or_were_there_first_go_on(why: Callable[[Start], None]
     assert start.stopped == []
 
 
-def test_frames_of_another_version_without_a_word_are_enough() -> None:
+def test_frames_of_another_version_are_enough_without_a_hello() -> None:
     start = Start()
     start.handshake.foreign_frames = FOREIGN_FRAMES_MAX - 1
     start.wait(1)
@@ -133,8 +133,8 @@ def test_a_refusal_must_last() -> None:
     assert [code for code, _ in start.stopped] == [Exit.NOT_ALLOWED]
 
 
-def test_who_holds_a_state_of_the_cluster_only_complains_once() -> None:
-    """Whoever took the address of a dead member must not be able to end the others at a restart."""
+def test_a_member_with_a_state_of_the_cluster_only_complains_once() -> None:
+    """Taking a dead member's address must not let anyone end the others at a restart."""
     start = Start()
     start.core.filled = True
     start.refusals[NOBODY] = KeyRefused.MECHANISM
@@ -143,7 +143,7 @@ def test_who_holds_a_state_of_the_cluster_only_complains_once() -> None:
     assert len(start.warned) == 1
 
 
-def test_the_words_name_both_sides_and_what_to_do(tmp_path: Path) -> None:
+def test_the_message_names_both_sides_and_the_remedy(tmp_path: Path) -> None:
     mine, theirs = make_pair(ME.name), make_pair(NOBODY)
     for pair in (mine, theirs):
         (tmp_path / f"{pair.name}.key").write_text(public_text(pair))

@@ -1,5 +1,5 @@
-"""A page that cannot be read at a start, or is not what was published: a sentence that says what to
-do, and a code of its own."""
+"""A page that is unreadable at a start, or not as published: a message with the remedy, and its own
+exit code."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_a_start_that_cannot_read_its_pages_says_what_to_do(
     assert "--page-memory 0" in refused.value.reason
 
 
-def test_a_store_whose_pages_are_damaged_has_no_vote(
+def test_a_store_with_damaged_pages_has_no_vote(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G10: another member gives its state; where there is none, nothing is changed."""
+    """G10: another member gives its state; if there is none, nothing is changed."""
 
     def damaged(*_: object, **__: object) -> None:
         raise _lost(PageDamaged("message 7 has another hash"))

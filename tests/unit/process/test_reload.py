@@ -1,4 +1,4 @@
-"""What SIGHUP takes, what needs a restart, and what is shown of it."""
+"""SIGHUP: which options it reloads, which need a restart, and what is logged."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def test_every_reloaded_option_exists() -> None:
     assert DEFAULTS.keys() >= RELOADED >= OF_TLS | OF_LOGS
 
 
-def test_what_is_taken_and_what_is_not() -> None:
+def test_which_changes_are_reloaded() -> None:
     before = broker_options({}).text
     after = broker_options({"log-level": "debug", "port": "1", "memory-limit": "0.5"}).text
     found = changes(before, after, without=frozenset())
@@ -29,13 +29,13 @@ def test_what_is_taken_and_what_is_not() -> None:
     assert found.restart == ("port 5672 -> 1",)
 
 
-def test_what_could_not_be_read_is_not_taken() -> None:
+def test_unreadable_files_are_not_reloaded() -> None:
     before = broker_options({}).text
     after = broker_options({"log-level": "debug"}).text
     assert changes(before, after, without=OF_LOGS) == ((), (), ())
 
 
-def test_secrets_are_named_and_not_shown() -> None:
+def test_secrets_are_named_but_not_shown() -> None:
     given = {"cluster-name": "c", "no-data-dir": "yes", "cluster-username": "u"}
     before = broker_options(given | {"cluster-password": "geheim"}).text
     after = broker_options(given | {"cluster-password": "streng"}).text
@@ -45,7 +45,7 @@ def test_secrets_are_named_and_not_shown() -> None:
 
 
 class _Messages:
-    """A log that is where it was."""
+    """A log whose file has not moved."""
 
     def reopen(self, _options: LogOptions) -> Callable[[], None]:
         return lambda: None
@@ -58,7 +58,7 @@ class _Member:
         """Nothing is limited here."""
 
 
-def test_users_of_a_file_are_read_again_and_a_mistake_leaves_them(
+def test_the_user_file_is_reread_and_a_mistake_keeps_the_old_users(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "qpidd")
@@ -91,8 +91,10 @@ def test_users_of_a_file_are_read_again_and_a_mistake_leaves_them(
         loop.close()
 
 
-def test_who_changed_what_is_not_read_is_told_what_is(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that was started by options only has no file: the signal changes nothing."""
+def test_changes_to_unread_files_are_answered_with_what_is_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker started with options only has no file: the signal changes nothing."""
     caplog.set_level("INFO", "qpidd")
     loop = asyncio.new_event_loop()
     try:

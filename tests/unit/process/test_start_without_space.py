@@ -1,4 +1,4 @@
-"""A disk that becomes full between the look at its space and the first line of the member log."""
+"""A disk that fills up between the check for space and the first line of the member log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from store.errors import MEND, broken
         (errno.EIO, Exit.IO_ERROR, re.escape(f"Input/output error (EIO); {MEND}")),
     ],
 )
-def test_the_code_says_what_to_do(
+def test_the_exit_code_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, number: int, code: Exit, said: str
 ) -> None:
     def member(*_: object) -> None:
@@ -41,7 +41,7 @@ def test_the_code_says_what_to_do(
     assert refused.value.code == code
 
 
-def test_the_log_says_what_the_system_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_has_the_systems_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -51,10 +51,10 @@ def test_the_log_says_what_the_system_said(tmp_path: Path, monkeypatch: pytest.M
     assert failed.value.no_space
 
 
-def test_a_disk_that_takes_nothing_is_told_apart_from_a_wrong_owner(
+def test_a_full_disk_is_told_apart_from_a_wrong_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the data directory itself: the sample unit does not try it again."""
+    """On the data directory itself: the sample unit does not retry it."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

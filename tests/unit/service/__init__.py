@@ -1,1 +1,1 @@
-"""Tests of the log, notices and other duties of a service."""
+"""Tests of the log, notifications and other duties of a service."""

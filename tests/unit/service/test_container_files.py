@@ -1,4 +1,4 @@
-"""What conf/ has for containers: its options are good ones, and its ports, paths and keys exist."""
+"""The container files of conf/: their options are valid, and their ports, paths and keys exist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entry_point() -> list[str]:
 
 
 def options(words: Iterable[str], environment: Mapping[str, str]) -> BrokerOptions:
-    """What a member of these arguments would run with."""
+    """The options a member with these arguments would run with."""
     typed = dict(word.removeprefix("--").split("=", 1) for word in words)
     return read_options(typed, environment, None)
 
@@ -41,7 +41,7 @@ def in_image() -> list[str]:
     return [f"{name}={value}" for name, value in zip(words[::2], words[1::2], strict=True)]
 
 
-def test_the_image_says_what_a_member_listens_on() -> None:
+def test_the_image_exposes_the_ports_a_member_listens_on() -> None:
     text = (FOLDER / "Containerfile").read_text(encoding="utf-8")
     (ports,) = re.findall(r"^EXPOSE (.*)$", text, re.MULTILINE)
     found = options(in_image(), {})
@@ -51,7 +51,7 @@ def test_the_image_says_what_a_member_listens_on() -> None:
 
 
 def fits(members: list[BrokerOptions]) -> None:
-    """They are all members of one cluster, and each knows where the others are."""
+    """All are members of one cluster, and each knows the others' addresses."""
     own = {str(member.cluster_bind) for member in members}
     assert len(own) == len(members)
     for member in members:
@@ -59,7 +59,7 @@ def fits(members: list[BrokerOptions]) -> None:
         assert member.cluster_size == len(members)
 
 
-def test_three_members_of_the_composition_fit_together() -> None:
+def test_the_compositions_three_members_fit_together() -> None:
     document: Document = yaml.safe_load((FOLDER / "compose.yaml").read_text())
     members = []
     for name, service in document["services"].items():

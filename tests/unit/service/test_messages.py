@@ -1,4 +1,4 @@
-"""The log: a file that is moved away, JSON, and a disk that takes nothing."""
+"""The log: a rotated file, JSON, and a full disk."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def logging_to(options: LogOptions) -> Iterator[Messages]:
         root.setLevel(level)
 
 
-def test_json_is_one_object_a_line(tmp_path: Path) -> None:
-    """Whatever is in the message, and with what was raised."""
+def test_json_is_one_object_per_line(tmp_path: Path) -> None:
+    """Whatever the message contains, and including the exception."""
     path = tmp_path / "log"
     with logging_to(LogOptions("info", path, "json")) as messages:
         messages.prefix = lambda: "cluster(10.0.0.1:25672 READY) "
@@ -48,7 +48,7 @@ def test_json_is_one_object_a_line(tmp_path: Path) -> None:
 
 
 def test_others_cannot_read_the_log(tmp_path: Path) -> None:
-    """That of a first start has the administrator's password."""
+    """A first start logs the administrator's password."""
     path = tmp_path / "log"
     before = os.umask(0)
     try:
@@ -59,8 +59,8 @@ def test_others_cannot_read_the_log(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_file_that_was_moved_away(tmp_path: Path) -> None:
-    """As logrotate does: what was logged before is in the old file, what follows in the new."""
+def test_a_rotated_file(tmp_path: Path) -> None:
+    """As by logrotate: earlier lines are in the old file, later ones in the new."""
     path = tmp_path / "log"
     options = LogOptions("info", path)
     with logging_to(options) as messages:
@@ -73,7 +73,7 @@ def test_a_file_that_was_moved_away(tmp_path: Path) -> None:
     assert path.read_text().endswith("qpidd.test: after\n")
 
 
-def test_a_file_that_cannot_be_opened_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_keeps_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logging_to(LogOptions("info", path)) as messages:
         with pytest.raises(LogFileError, match=f"--log-file {tmp_path}: is a directory"):
@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_opened_leaves_the_old_one(tmp_path: Path) -> None
     assert "still here" in path.read_text()
 
 
-def test_a_disk_that_takes_nothing_does_not_end_the_thread(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_end_the_thread(tmp_path: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("there is no /dev/full here")

@@ -1,4 +1,4 @@
-"""What a service manager is told, over a real socket."""
+"""Notifications to a service manager, over a real socket."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Later:
         self.due.append((delay_s, call))
 
     def run(self) -> float:
-        """Run the one that is due; return how long it would have waited."""
+        """Run the due timer; return how long it would have waited."""
         ((delay_s, call),), self.due = self.due, []
         call()
         return delay_s
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_a_life(tmp_path: Path, abstract: bool) -> None:
+def test_the_notifications_of_a_whole_life(tmp_path: Path, abstract: bool) -> None:
     name = f"@qpidd-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0"))
@@ -43,7 +43,7 @@ def test_a_life(tmp_path: Path, abstract: bool) -> None:
         assert manager.recv(999) == b"WATCHDOG=1"
         state[0] = "READY\nMAINPID=1"
         later.run()
-        assert manager.recv(999) == b"WATCHDOG=1\nSTATUS=READY", "no other name gets in"
+        assert manager.recv(999) == b"WATCHDOG=1\nSTATUS=READY", "no other variable gets in"
         service.stopping()
         assert manager.recv(999) == b"STOPPING=1\nSTATUS=READY"
         later.run()
@@ -58,13 +58,13 @@ def test_without_a_manager_nothing_happens() -> None:
     assert not later.due
 
 
-def test_a_watchdog_that_is_meant_for_another_process() -> None:
+def test_a_watchdog_meant_for_another_process() -> None:
     found = ServiceManager({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, Later(), 7)
     assert found.watchdog_s == 0
 
 
 def test_a_manager_that_is_gone(tmp_path: Path) -> None:
-    """Nobody is waited for, and nothing is raised."""
+    """Nothing waits, and nothing is raised."""
     later = Later()
     service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}, later, 7)
     service.ready(lambda: "READY")
@@ -72,14 +72,14 @@ def test_a_manager_that_is_gone(tmp_path: Path) -> None:
     service.stopping()
 
 
-def test_what_the_broker_starts_is_not_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_the_broker_starts_are_not_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "@nowhere")
     ServiceManager({"NOTIFY_SOCKET": "@nowhere"}, Later(), 7).stopping()
     assert "NOTIFY_SOCKET" not in os.environ
 
 
-def test_who_waits_is_ready_once_and_says_later_that_it_serves(tmp_path: Path) -> None:
-    """A broker that waits for a shared store is up, or its manager would give it up."""
+def test_a_waiting_broker_is_ready_once_and_later_says_that_it_serves(tmp_path: Path) -> None:
+    """A broker that waits for a shared store is up; otherwise its manager would give it up."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(30)

@@ -1,4 +1,4 @@
-"""The OCF agent: what it says of itself, and what it refuses before anything is started."""
+"""The OCF agent: its metadata, and what it refuses before anything starts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def agent(*words: str, **parameters: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_its_meta_data_names_its_parameters_and_verbs() -> None:
-    """With the defaults that it has; `pidfile` has one that is made of its surroundings."""
+def test_its_metadata_names_its_parameters_and_verbs() -> None:
+    """With their defaults; that of `pidfile` depends on the environment."""
     done = agent("meta-data")
     assert done.returncode == 0
     root = ET.fromstring(done.stdout)
@@ -51,7 +51,7 @@ def test_its_meta_data_names_its_parameters_and_verbs() -> None:
 @pytest.mark.parametrize(
     ("words", "code"), [((), ARGS), (("start", "now"), ARGS), (("migrate_to",), UNIMPLEMENTED)]
 )
-def test_a_verb_that_is_none(words: tuple[str, ...], code: int) -> None:
+def test_an_unknown_verb(words: tuple[str, ...], code: int) -> None:
     done = agent(*words)
     assert done.returncode == code
     assert done.stderr.startswith("usage: ")
@@ -66,10 +66,10 @@ def test_a_verb_that_is_none(words: tuple[str, ...], code: int) -> None:
         ({"password_file": "/etc/none"}, "/etc/none is not there"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_a_missing_prerequisite_is_named(
     parameters: dict[str, str], sentence: str, tmp_path: Path
 ) -> None:
-    """Nothing is started; a machine where it is not installed runs none of it."""
+    """Nothing is started; a machine where the broker is not installed runs nothing."""
     for name in ("qpidd", "qpid-ha", "qpid-cluster"):
         (tmp_path / name).symlink_to("/bin/true")
     config = tmp_path / "qpidd.conf"
@@ -86,8 +86,8 @@ def test_what_is_missing_is_named(
     assert agent("stop", **given | parameters).returncode == 0
 
 
-def test_the_exit_codes_of_the_broker_are_told_apart() -> None:
-    """What an operator has to mend (the unit's list) is tried again by neither."""
+def test_the_brokers_exit_codes_are_told_apart() -> None:
+    """Neither retries what an operator has to repair (the unit's list)."""
     (body,) = re.findall(r"^ended\(\) \{(.*?)^\}", AGENT.read_text(), re.MULTILINE | re.DOTALL)
     mended = {int(code) for code in re.findall(r"\b(\d\d)\b", body)}
     unit = (AGENT.parents[1] / "service" / "qpidd.service").read_text()

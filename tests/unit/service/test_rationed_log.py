@@ -1,4 +1,4 @@
-"""Who can have lines written cannot fill a disk with them."""
+"""Rate-limited lines: nobody can fill a disk by causing them."""
 
 from broker.rationed_log import KINDS_MAX, RationedLog
 
@@ -12,7 +12,7 @@ class Lines:
         )
 
 
-def test_so_many_of_a_kind_then_their_number() -> None:
+def test_a_few_of_a_kind_are_logged_then_their_number() -> None:
     lines = Lines()
     for number in range(1000):
         lines.log("refused", f"line {number}")
@@ -25,7 +25,7 @@ def test_so_many_of_a_kind_then_their_number() -> None:
     assert lines.said[-1][1] == "again"
 
 
-def test_nothing_is_said_of_what_was_not_left_out() -> None:
+def test_nothing_is_logged_if_nothing_was_suppressed() -> None:
     lines = Lines()
     lines.log("refused", "one")
     lines.now = 11.0
@@ -33,7 +33,7 @@ def test_nothing_is_said_of_what_was_not_left_out() -> None:
     assert len(lines.said) == 1
 
 
-def test_kinds_are_bounded() -> None:
+def test_the_number_of_kinds_is_bounded() -> None:
     lines = Lines()
     for number in range(10 * KINDS_MAX):
         lines.log(f"kind {number}", "line")

@@ -1,4 +1,4 @@
-"""The systemd unit: which exit codes are tried again is in step with the list of codes."""
+"""The systemd unit: its list of retried exit codes matches the codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNIT = Path(__file__).resolve().parents[3] / "conf" / "service" / "qpidd.service
 OF_TOOLS = {Exit.OK, Exit.NO_INPUT}
 
 
-def test_every_exit_code_is_tried_again_or_not() -> None:
+def test_every_exit_code_is_either_retried_or_not() -> None:
     text = UNIT.read_text()
     (line,) = re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
     prevented = {int(word) for word in line.split()}
@@ -23,22 +23,23 @@ def test_every_exit_code_is_tried_again_or_not() -> None:
     assert not named[0] & named[1]
 
 
-def test_it_is_of_the_kind_that_the_broker_speaks() -> None:
+def test_its_type_is_what_the_broker_supports() -> None:
     text = UNIT.read_text()
     assert "Type=notify" in text
     assert re.search(r"^ExecReload=/bin/kill -HUP \$MAINPID$", text, re.MULTILINE)
 
 
-def test_rotation_has_the_log_opened_again() -> None:
-    """The file is moved away, then the main process gets SIGHUP; nothing is truncated."""
+def test_rotation_makes_the_broker_reopen_its_log() -> None:
+    """The file is renamed, then the main process gets SIGHUP; nothing is truncated."""
     text = (UNIT.parent / "qpidd.logrotate").read_text()
     assert f"--signal=HUP --kill-whom=main {UNIT.name}" in text
     assert "copytruncate" not in text
     assert text.count("{") == text.count("}") == 1
 
 
-def test_the_sample_of_a_shared_store_can_run_in_it() -> None:
-    """All else is read-only; and over a mount point without its file system it must not start."""
+def test_the_sample_of_a_shared_store_runs_in_the_unit() -> None:
+    """Everything else is read-only; and over a mount point without its file system it must
+    not start."""
     text = UNIT.read_text()
     sample = (UNIT.parents[1] / "shared-store.conf").read_text()
     (path,) = re.findall(r"^shared-store = (.*)$", sample, re.MULTILINE)

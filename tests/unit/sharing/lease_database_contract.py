@@ -1,4 +1,4 @@
-"""What the lease in a database promises, whichever database it is: run for each in its own test."""
+"""The contract of a lease in a database; each database's own test runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lease(token: int, holder: str = "a", cluster: str = "shop", **more: object) 
 
 
 class LeaseDatabaseContract:
-    """Subclasses give the fixture `lock`: a database in which there is nothing yet."""
+    """Subclasses give the fixture `lock`: an empty database."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Path:
@@ -58,11 +58,11 @@ class LeaseDatabaseContract:
         assert found == one.read(1)
         assert one.newest_token() == other.newest_token() == 1
 
-    def test_one_of_many_gets_a_token(self, store: Path, lock: DatabaseLock) -> None:
+    def test_only_one_of_many_gets_a_token(self, store: Path, lock: DatabaseLock) -> None:
         results: list[bool] = []
         contenders = [self.of(store, lock) for _ in range(6)]
         for one in contenders:
-            while True:  # all make the table at once, and the row: who came too late tries again
+            while True:  # all create the table and the row at once: those too late retry
                 try:
                     assert one.newest() is None
                     break
@@ -89,12 +89,14 @@ class LeaseDatabaseContract:
         other.newest()
         assert not other.claim(lease(2, "b"))
         one.renew(lease(1, count=1, lease_ms=0))
-        assert not other.claim(lease(2, "b")), "it was renewed since it was read"
+        assert not other.claim(lease(2, "b")), "it was renewed after it was read"
         other.newest()
         assert other.claim(lease(2, "b"))
 
     @pytest.mark.parametrize("held", [Held.RELEASED, Held.SHUT_DOWN])
-    def test_what_was_given_up_is_free(self, store: Path, lock: DatabaseLock, held: Held) -> None:
+    def test_a_lease_that_was_given_up_is_free(
+        self, store: Path, lock: DatabaseLock, held: Held
+    ) -> None:
         one, other = self.of(store, lock), self.of(store, lock)
         one.newest()
         one.claim(lease(1))
@@ -103,12 +105,10 @@ class LeaseDatabaseContract:
         assert found is not None
         assert found.given_up
         assert other.claim(lease(2, "b"))
-        assert other.read(1) == found, "what the claim has replaced"
+        assert other.read(1) == found, "the record the claim replaced"
 
-    def test_a_clock_that_was_put_back_keeps_no_lease_alive(
-        self, store: Path, lock: DatabaseLock
-    ) -> None:
-        """The row is written as if by a clock that is an hour ahead."""
+    def test_a_clock_set_back_keeps_no_lease_alive(self, store: Path, lock: DatabaseLock) -> None:
+        """The row is written as if by a clock one hour ahead."""
         one, other = self.of(store, lock), self.of(store, lock)
         one.newest()
         one.claim(lease(1))
@@ -116,8 +116,8 @@ class LeaseDatabaseContract:
         other.newest()
         assert other.claim(lease(2, "b"))
 
-    def test_who_has_lost_it_changes_nothing(self, store: Path, lock: DatabaseLock) -> None:
-        """A renewal that arrives late, and one that was sent before another of the same holder."""
+    def test_a_former_holder_changes_nothing(self, store: Path, lock: DatabaseLock) -> None:
+        """A renewal that arrives late, and one sent before another by the same holder."""
         one, other = self.of(store, lock), self.of(store, lock)
         one.newest()
         one.claim(lease(1))
@@ -146,8 +146,8 @@ class LeaseDatabaseContract:
         monkeypatch.setattr(one, "_change", lose)
         assert one.claim(lease(1))
 
-    def test_no_number_is_given_twice(self, store: Path, lock: DatabaseLock) -> None:
-        """A database that was restored from an old copy: the generations are newer."""
+    def test_no_token_is_given_twice(self, store: Path, lock: DatabaseLock) -> None:
+        """The database was restored from an old copy: the generations are newer."""
         one = self.of(store, lock)
         one.newest()
         one.claim(lease(1, held=Held.RELEASED))
@@ -158,7 +158,7 @@ class LeaseDatabaseContract:
         assert one.claim(lease(8, "b"))
         assert one.read(7) == found
 
-    def test_another_database_is_found_out(self, store: Path, lock: DatabaseLock) -> None:
+    def test_another_database_is_detected(self, store: Path, lock: DatabaseLock) -> None:
         one = self.of(store, lock)
         one.newest()
         one._database.execute(f"DROP TABLE {TABLE}")
@@ -180,7 +180,9 @@ class LeaseDatabaseContract:
         with pytest.raises(StoreUnreadable, match=r"cluster 'shop'.*cluster 'bank'"):
             self.of(store, lock, "bank").newest()
 
-    def test_a_lease_is_in_files_or_in_a_database(self, store: Path, lock: DatabaseLock) -> None:
+    def test_a_lease_is_either_in_files_or_in_a_database(
+        self, store: Path, lock: DatabaseLock
+    ) -> None:
         self.of(store, lock).newest()
         with pytest.raises(StoreUnreadable, match="give this broker the --shared-store-lock"):
             LeaseDirectory(store, "shop").open()

@@ -1,12 +1,12 @@
-"""A simulated world of contenders for one lease: clocks, delays, pauses, and what they confirm.
+"""A simulated world of contenders for one lease: clocks, delays, pauses, and confirms.
 
-Each contender runs the real `LeaseThread` and `Contender`, on a thread that goes on only when the
-world lets it, so that a seed says in which order the steps of all of them happen.  Before and
-behind each step on the shared leases, time goes by, now and then so much that leases run out.
+Each contender runs the real `LeaseThread` and `Contender` on a thread that runs only when the world
+lets it, so that a seed determines the order of all steps. Before and after each step on the shared
+leases time passes, sometimes so much that leases expire.
 
-The leases are those of a simulated directory, or a row of a database: the real `LeaseDatabase` and
-its statements, whose connections break before or behind a statement, or let it arrive late, and
-whose clock is set.
+The leases are in a simulated directory or in a row of a database: the real `LeaseDatabase` and its
+statements, with connections that break before or after a statement or deliver it late, and with a
+clock that is set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROW = "5e" * 16
 
 
 class Directory:
-    """The leases of the world as files: each step happens at once."""
+    """The world's leases as files: each step is atomic."""
 
     medium = "the world"
 
@@ -68,7 +68,7 @@ class Directory:
 
 
 class World:
-    """All contenders, and what is true of them together."""
+    """All contenders, and the invariants over them."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class World:
         self._due.append((when, self._order, process))
 
     def run(self, seconds: float) -> None:
-        """Let time go by."""
+        """Let time pass."""
         try:
             while self._due and self.now < seconds and not self.violations:
                 self._due.sort(key=lambda one: one[:2])
@@ -121,7 +121,8 @@ class World:
                 process.close()
 
     def _act(self) -> None:
-        """Every process commits something now, and confirms what it committed while it holds."""
+        """Every process commits something now, and confirms its commits while it holds
+        the lease."""
         holders = [one for one in self.processes if one.holds()]
         if len(holders) > 1:
             self.violations.append(
@@ -141,7 +142,7 @@ class World:
 
 
 class Process:
-    """One contender with its clock; it starts again when it has lost, and now and then ends."""
+    """A contender with its own clock; it starts again after a loss, and ends now and then."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -163,7 +164,7 @@ class Process:
         return self._alive and self.contender.holds(self.clock())
 
     def go(self) -> None:
-        """Go on until time has to go by."""
+        """Run until time has to pass."""
         self._baton.release()
         self._back.acquire()
 
@@ -218,7 +219,7 @@ class Process:
             self.sleep(wait_s)
 
     def _copy(self, delayed: Leases) -> None:
-        """Copy, and renew meanwhile as the real thread does, if slowly."""
+        """Copy, renewing meanwhile as the real thread does, if slowly."""
         contender, world = self.contender, self.world
         source, own = max(world.generations), contender.own.token
         assert source >= contender.own.generation
@@ -247,7 +248,7 @@ class Process:
             world.directory.tidy(own)
 
     def _end(self, delayed: Leases) -> None:
-        """Killed, or in order."""
+        """End by a kill or in order."""
         if self.world.random.random() < 0.5:
             last = self.contender.ends(Held.RELEASED)
             if last is not None:
@@ -258,7 +259,7 @@ class Process:
 
 
 class Delayed:
-    """The directory as a process sees it: time goes by before and behind each step."""
+    """The directory as a process sees it: time passes before and after each step."""
 
     medium = "the world"
 
@@ -301,7 +302,7 @@ class Delayed:
 
 
 class Rows:
-    """The database of the world: each statement happens at once, by a clock that is set."""
+    """The world's database: each statement is atomic, and its clock is set."""
 
     def __init__(self, world: World) -> None:
         self._world, self._set_s = world, 0.0
@@ -367,7 +368,7 @@ class Connection(Database):
 
 
 class LeasesInRow(LeaseDatabase):
-    """The real one, over the generations of the world."""
+    """The real lease in a database, over the world's generations."""
 
     def __init__(self, directory: Path, cluster: str, database: Database, world: World) -> None:
         super().__init__(directory, cluster, database)
@@ -384,12 +385,12 @@ class LeasesInRow(LeaseDatabase):
 
 
 def replace_torn(found: Found) -> Found:
-    """The same as it is read while it is written."""
+    """The same as a reader finds it while it is being written."""
     return Found(found.token, found.raw[:20] + b"?" + found.raw[21:], None)
 
 
 class Heard:
-    """What the loop would be told."""
+    """What the loop is told."""
 
     def __init__(self) -> None:
         self.news: dict[str, bool] = {}

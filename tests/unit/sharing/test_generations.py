@@ -31,7 +31,7 @@ from store.lmdb_store import LmdbStore
 
 
 def filled(path: Path, values: int) -> Path:
-    """A generation with a store, and what else is in a data directory."""
+    """A generation with a store and the other files of a data directory."""
     (path / "store").mkdir(parents=True)
     with lmdb.open(str(path / "store"), map_size=64 << 20) as env:
         put(env, values)
@@ -51,13 +51,13 @@ def put(env: lmdb.Environment, value: int) -> None:
 
 
 def held(store: Path) -> set[bytes]:
-    """The values of one commit: a copy in which two are mixed has more than one."""
+    """The values of one commit: a copy that mixes two has more than one."""
     with lmdb.open(str(store), readonly=True, lock=False) as env, env.begin() as txn:
         assert txn.stat()["entries"] == 200
         return {bytes(value) for _, value in txn.cursor()}
 
 
-def test_a_generation_has_what_lasts(tmp_path: Path) -> None:
+def test_a_generation_contains_all_durable_files(tmp_path: Path) -> None:
     filled(generation_path(tmp_path, 3), 1)
     path = make_generation(tmp_path, 4, source_for(tmp_path, 3))
     assert held(path / "store") == {b"1" * 50}
@@ -66,10 +66,10 @@ def test_a_generation_has_what_lasts(tmp_path: Path) -> None:
     assert newest_complete(tmp_path) == 4
 
 
-def test_all_of_a_generation_is_on_disk_before_it_has_its_name(
+def test_a_whole_generation_is_on_disk_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G38: its leader confirms by what is in it, and the power may go at any time."""
+    """G38: its leader confirms by its contents, and power may fail at any time."""
     (filled(generation_path(tmp_path, 3), 1) / "store" / "journal").write_bytes(b"journal")
     on_disk: list[Path] = []
     monkeypatch.setattr(generations, "sync_file", on_disk.append)
@@ -85,7 +85,7 @@ def test_all_of_a_generation_is_on_disk_before_it_has_its_name(
 def test_a_file_is_copied_while_it_is_written(
     tmp_path: Path, clones: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each copy is of one commit: two, mixed, would show two values or a broken tree."""
+    """Each copy has one commit: a mixture of two would show two values or a broken tree."""
     if not clones:
         monkeypatch.setattr(os, "copy_file_range", refused)
     store = filled(generation_path(tmp_path, 1), 1) / "store"
@@ -128,12 +128,12 @@ FRESH = Meta("shop", "a", "5eed", cluster_id="c1", marker=Marker.DIRTY)
     during=st.lists(st.lists(st.sampled_from((*SIZES, 0)), max_size=7), max_size=12),
 )
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_written_meanwhile_a_copy_has_what_was_confirmed_before(
+def test_a_copy_has_everything_confirmed_before_it_whatever_is_written(
     before: list[int], during: list[list[int]]
 ) -> None:
     """Between any two steps of the copy the former leader goes on: small commits, large ones, a
-    journal that is full and begins anew, a promise (0).  And the copy is a store: what it holds
-    follows without a gap, and is what was committed."""
+    full journal that starts over, a promise (0). The copy is a valid store too: its entries follow
+    without a gap, and are those that were committed."""
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         source, target = Path(directory) / "source", Path(directory) / "target"
         target.mkdir()
@@ -171,10 +171,11 @@ def test_whatever_is_written_meanwhile_a_copy_has_what_was_confirmed_before(
         copy.close()
 
 
-def test_a_copy_in_which_a_journal_begins_anew_is_made_again(
+def test_a_copy_during_which_the_journal_starts_over_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its journal would go on from what LMDB holds by now, and its pages lack what came before."""
+    """Its journal would continue from what LMDB holds by now, while its pages lack the
+    older commits."""
     source = generation_path(tmp_path, 1) / "store"
     store = LmdbStore(source, FRESH)
     for position in (1, 2):
@@ -215,7 +216,7 @@ def test_a_file_that_never_rests_is_given_up(
     assert not (tmp_path / "generation.000002.new").exists()
 
 
-def test_a_full_disk_leaves_the_source_and_nothing_half_made(
+def test_a_full_disk_leaves_the_source_and_no_partial_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(generation_path(tmp_path, 1), 1)
@@ -230,21 +231,21 @@ def test_a_full_disk_leaves_the_source_and_nothing_half_made(
     assert held(tmp_path / "generation.000001" / "store") == {b"1" * 50}
 
 
-def test_a_generation_that_the_lease_names_must_be_there(tmp_path: Path) -> None:
-    """An empty store in its place would forget what was confirmed."""
+def test_the_generation_named_by_the_lease_must_exist(tmp_path: Path) -> None:
+    """An empty store in its place would forget confirmed commands."""
     assert source_for(tmp_path, 0) == 0
     with pytest.raises(StoreMissing, match=r"generation\.000002 is named by the lease"):
         source_for(tmp_path, 2)
 
 
-def test_what_was_not_finished_is_no_generation(tmp_path: Path) -> None:
+def test_an_unfinished_copy_is_not_a_generation(tmp_path: Path) -> None:
     (tmp_path / "generation.000002.new").mkdir()
     filled(generation_path(tmp_path, 1), 1)
     assert newest_complete(tmp_path) == 1
 
 
-def test_a_copy_has_the_modes(tmp_path: Path) -> None:
-    """Secrets stay their owner's: they were made readable by all."""
+def test_a_copy_keeps_the_file_modes(tmp_path: Path) -> None:
+    """Regression: copies made their owner's secrets readable by all."""
     source = filled(generation_path(tmp_path, 1), 1)
     modes = {".": 0o750, "administrator": 0o600, "store": 0o700, "store/data.mdb": 0o640}
     for name, mode in modes.items():
@@ -253,17 +254,17 @@ def test_a_copy_has_the_modes(tmp_path: Path) -> None:
     assert {name: (path / name).stat().st_mode & 0o7777 for name in modes} == modes
 
 
-def test_copies_that_were_cut_short_go_and_nothing_from_the_own_number_on(tmp_path: Path) -> None:
+def test_interrupted_copies_go_but_nothing_from_the_own_number_on(tmp_path: Path) -> None:
     for name in ("6", "7", "8.new", "9.new", "10.new", "11", "12"):
         number, _, new = name.partition(".")
         (tmp_path / f"generation.{int(number):06d}{'.new' if new else ''}").mkdir()
     remove_former(tmp_path, 7, 10)
-    remove_former(tmp_path, 12, 10)  # what was restored: it is not this leader's to remove
+    remove_former(tmp_path, 12, 10)  # a restored one: not this leader's to remove
     left = sorted(one.name for one in tmp_path.iterdir())
     assert left == ["generation.000010.new", "generation.000011", "generation.000012"]
 
 
-def test_all_but_the_last_two_go(tmp_path: Path) -> None:
+def test_all_generations_but_the_last_two_go(tmp_path: Path) -> None:
     for number in (1, 2, 3, 4):
         generation_path(tmp_path, number).mkdir()
     (tmp_path / "generation.000002.new").mkdir()

@@ -1,4 +1,4 @@
-"""One contender's conclusions, step by step; all together are in test_lease_world.py."""
+"""One contender's decisions, step by step; test_lease_world.py has all contenders together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def waiter() -> Contender:
 
 
 def holder() -> Contender:
-    """Leads with token 1 since time 0."""
+    """A contender that has led with token 1 since time 0."""
     contender = waiter()
     claim = contender.look(None, 0, 0)
     assert claim is not None
@@ -78,11 +78,11 @@ def test_a_record_is_a_line_with_a_checksum() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("token", "7"), ("lease_ms", 0.5), ("count", True), ("who", 3)]
 )
-def test_a_record_with_a_field_of_another_kind_is_torn(name: str, value: object) -> None:
+def test_a_record_with_a_field_of_the_wrong_type_is_torn(name: str, value: object) -> None:
     assert decode(replace(record(7), **{name: value}).encode()) is None  # type: ignore[arg-type]
 
 
-def test_the_first_of_all_leads_at_once() -> None:
+def test_the_first_contender_of_all_leads_at_once() -> None:
     contender = holder()
     assert contender.own.generation == contender.own.token == 1
     assert contender.holds(0.1)
@@ -98,7 +98,7 @@ def test_nobody_leads_before_the_record_names_its_generation() -> None:
     assert not contender.holds(0.2)
 
 
-def test_a_lease_counts_from_the_beginning_of_its_renewal() -> None:
+def test_a_lease_counts_from_the_start_of_its_renewal() -> None:
     contender = holder()
     assert contender.holds(0.1 + LEASE_S - 0.001)
     assert not contender.holds(0.1 + LEASE_S)
@@ -106,7 +106,7 @@ def test_a_lease_counts_from_the_beginning_of_its_renewal() -> None:
     assert contender.holds(5.1)
 
 
-def test_a_later_token_ends_it() -> None:
+def test_a_later_token_ends_the_lease() -> None:
     contender = holder()
     renew(contender, 0.2, newest=2)
     assert contender.phase is Phase.LOST
@@ -115,15 +115,15 @@ def test_a_later_token_ends_it() -> None:
     assert contender.phase is Phase.LOST
 
 
-def test_a_loop_that_hangs_lets_the_lease_run_out() -> None:
+def test_a_hanging_loop_lets_the_lease_expire() -> None:
     contender = holder()
-    assert renew(contender, 50.0) is not None  # it was not expected to turn yet
+    assert renew(contender, 50.0) is not None  # it was not expected to run yet
     contender.beat(50.0)
     assert renew(contender, 50.0 + HANG_S - 0.1) is not None
     assert renew(contender, 50.0 + HANG_S + 0.1) is None
 
 
-def test_who_waits_claims_what_has_not_changed_for_its_time() -> None:
+def test_a_waiter_claims_a_record_that_has_not_changed_for_its_time() -> None:
     contender, lease = waiter(), record(3, generation=3)
     assert contender.look(found(lease), 10, 10) is None
     lease = replace(lease, count=1)
@@ -134,14 +134,14 @@ def test_who_waits_claims_what_has_not_changed_for_its_time() -> None:
     assert (claim.token, claim.generation, claim.who) == (4, 3, "me")
 
 
-def test_a_pause_between_two_looks_shows_nothing() -> None:
-    """It was stopped in the middle of a look: what it read is old, and the lease may be alive."""
+def test_a_pause_between_two_reads_proves_nothing() -> None:
+    """It was stopped in the middle of a read: what it read is old, and the lease may be alive."""
     contender, lease = waiter(), record(3)
     contender.look(found(lease), 10, 10)
     assert contender.look(found(lease), 10.1, 60) is None
 
 
-def test_a_torn_record_is_waited_for_as_it_was_read_before() -> None:
+def test_a_torn_record_is_waited_for_as_last_read() -> None:
     contender = waiter()
     contender.look(found(record(3)), 10, 10)
     assert contender.look(torn(3), 10.1, 10.1) is None
@@ -156,7 +156,7 @@ def test_a_torn_record_is_waited_for_as_it_was_read_before() -> None:
 
 
 @pytest.mark.parametrize("held", [Held.RELEASED, Held.SHUT_DOWN])
-def test_what_was_given_up_is_taken_at_once(held: Held) -> None:
+def test_a_lease_that_was_given_up_is_taken_at_once(held: Held) -> None:
     contender = waiter()
     claim = contender.look(found(record(3, held=held)), 10, 10)
     assert claim is not None
@@ -164,15 +164,15 @@ def test_what_was_given_up_is_taken_at_once(held: Held) -> None:
     assert contender.phase is Phase.HOLDS
 
 
-def test_a_shutdown_ends_who_waited_for_it() -> None:
+def test_a_shutdown_ends_its_waiters() -> None:
     contender = waiter()
     contender.look(found(record(3)), 10, 10)
     assert contender.look(found(record(3, held=Held.SHUT_DOWN)), 10.1, 10.1) is None
     assert contender.ended_for_all
 
 
-def test_a_renewal_between_look_and_claim_is_waited_for() -> None:
-    """The former holder went on meanwhile: the claim ends its renewals, not its lease."""
+def test_a_renewal_between_read_and_claim_is_waited_for() -> None:
+    """The former holder renewed meanwhile: the claim ends its renewals, not its lease."""
     contender, lease = waiter(), record(3, generation=2)
     contender.look(found(lease), 10, 10)
     claim = contender.look(found(lease), 12, 12)
@@ -183,14 +183,14 @@ def test_a_renewal_between_look_and_claim_is_waited_for() -> None:
     assert contender.own.generation == 3
     renew(contender, 15 + WAIT_S - 0.1, newest=4)
     assert contender.phase is Phase.SETTLES
-    assert contender.ends(Held.RELEASED) is None, "the lease of token 3 may not be over"
+    assert contender.ends(Held.RELEASED) is None, "the lease of token 3 may still run"
     contender.phase = Phase.SETTLES
     renew(contender, 15 + WAIT_S, newest=4)
     assert contender.phase is Phase.HOLDS
 
 
 def test_a_claim_that_comes_too_late_is_lost() -> None:
-    """It was stopped before it claimed, and the files of that token are long removed."""
+    """It was stopped before its claim, and that token's files are long removed."""
     contender, lease = waiter(), record(3)
     contender.look(found(lease), 10, 10)
     claim = contender.look(found(lease), 12, 12)
@@ -199,8 +199,9 @@ def test_a_claim_that_comes_too_late_is_lost() -> None:
     assert contender.phase is Phase.LOST
 
 
-def test_who_waits_for_a_claim_waits_for_the_longer_lease_before_it() -> None:
-    """A lease of 2 s, claimed by one who has 0.8 s: its record says 2 s until it serves."""
+def test_a_waiter_for_a_claim_waits_for_the_longer_lease_before_it() -> None:
+    """A lease of 2 s is claimed by a contender with 0.8 s, whose record says 2 s until
+    it serves."""
     contender, lease = waiter(), record(3, lease_ms=2000)
     contender.look(found(lease), 10, 10)
     claim = contender.look(found(lease), 10 + 2 * (1 + SLACK), 20)

@@ -1,4 +1,4 @@
-"""The lease in a database: what it promises, over SQLite; PostgreSQL's is in tests/system."""
+"""Leases in SQLite: the contract, and its own failures; PostgreSQL's test is in tests/system."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class TestSqlite(LeaseDatabaseContract):
         path = tmp_path / "lease.db"
         return DatabaseLock(f"sqlite://{path}", f"sqlite://{path}", path)
 
-    def test_a_database_that_is_away_is_trouble(self, store: Path, tmp_path: Path) -> None:
+    def test_an_unavailable_database_is_trouble(self, store: Path, tmp_path: Path) -> None:
         path = tmp_path / "away" / "lease.db"
         one = self.of(store, DatabaseLock("", "", path))
         with pytest.raises(DatabaseTrouble, match="unable to open database file"):
             one.newest()
         path.parent.mkdir()
-        assert one.newest() is None, "and it is used when it is there"
+        assert one.newest() is None, "it is used once available"
 
-    def test_a_database_that_is_locked_is_trouble(
+    def test_a_locked_database_is_trouble(
         self, store: Path, lock: DatabaseLock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("broker.sharing.lease_database.PATIENCE_S_MIN", 0.0)
@@ -45,9 +45,7 @@ class TestSqlite(LeaseDatabaseContract):
         other.close()
         assert one.claim(lease(1))
 
-    def test_who_stands_still_as_it_reads_keeps_nobody_from_renewing(
-        self, store: Path, lock: DatabaseLock
-    ) -> None:
+    def test_a_stalled_reader_blocks_no_renewal(self, store: Path, lock: DatabaseLock) -> None:
         one = self.of(store, lock)
         one.newest()
         assert one.claim(lease(1))
@@ -58,7 +56,7 @@ class TestSqlite(LeaseDatabaseContract):
         one.renew(lease(1, count=1))
         other.close()
 
-    def test_the_file_is_locked_over_a_flush_of_the_disk_for_claims_only(
+    def test_the_file_is_locked_over_a_disk_flush_only_for_claims(
         self, store: Path, lock: DatabaseLock
     ) -> None:
         one = self.of(store, lock)

@@ -1,4 +1,4 @@
-"""Leases as files: who gets a token, and what may stand in their place."""
+"""Leases as files: who gets a token, and what may be in their place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def leases(tmp_path: Path) -> LeaseDirectory:
     return made
 
 
-def test_a_token_is_got_once(leases: LeaseDirectory, tmp_path: Path) -> None:
+def test_a_token_is_given_once(leases: LeaseDirectory, tmp_path: Path) -> None:
     assert leases.newest() is None
     results: list[bool] = []
     start = threading.Barrier(8)
@@ -43,7 +43,7 @@ def test_a_token_is_got_once(leases: LeaseDirectory, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["lease.000001"]
 
 
-def test_a_renewal_changes_the_record_of_its_token_only(leases: LeaseDirectory) -> None:
+def test_a_renewal_changes_only_the_record_of_its_token(leases: LeaseDirectory) -> None:
     leases.claim(lease(1))
     leases.claim(lease(2, "b"))
     leases.renew(replace(lease(1), count=9))
@@ -53,7 +53,7 @@ def test_a_renewal_changes_the_record_of_its_token_only(leases: LeaseDirectory) 
     assert leases.read(1).lease == replace(lease(1), count=9)
 
 
-def test_a_token_that_was_removed_is_not_made_again(leases: LeaseDirectory) -> None:
+def test_a_removed_token_is_not_recreated(leases: LeaseDirectory) -> None:
     leases.claim(lease(1))
     for token in (2, 3):
         leases.claim(lease(token))
@@ -63,25 +63,26 @@ def test_a_token_that_was_removed_is_not_made_again(leases: LeaseDirectory) -> N
         leases.renew(lease(1))
 
 
-def test_leases_that_somebody_removed_leave_their_generations(
-    leases: LeaseDirectory, tmp_path: Path
-) -> None:
+def test_removed_leases_leave_their_generations(leases: LeaseDirectory, tmp_path: Path) -> None:
     """The store is not taken for a new one."""
     (tmp_path / "store" / "generation.000007").mkdir()
     assert leases.newest() == Found(7, b"", None)
 
 
 @pytest.mark.parametrize("name", ["generation.000009", "generation.000009.new"])
-def test_no_number_is_given_twice(leases: LeaseDirectory, tmp_path: Path, name: str) -> None:
-    """Leases older than a generation: the next leader's token was lower than what it copied."""
+def test_no_token_below_a_generation_is_given(
+    leases: LeaseDirectory, tmp_path: Path, name: str
+) -> None:
+    """Leases older than a generation: the next leader's token was lower than the generation
+    it copied."""
     leases.claim(lease(6))
     (tmp_path / "store" / name).mkdir()
     assert leases.newest_token() == 9
     assert leases.newest() == Found(9, b"", None)
 
 
-def test_a_store_that_went_away_is_not_begun_anew(leases: LeaseDirectory, tmp_path: Path) -> None:
-    """A mount point is left empty where a file system was unmounted."""
+def test_a_store_that_went_away_is_not_started_anew(leases: LeaseDirectory, tmp_path: Path) -> None:
+    """An unmounted file system leaves an empty mount point."""
     leases.claim(lease(1))
     assert leases.newest() is not None
     (tmp_path / "store").rename(tmp_path / "unmounted")
@@ -93,14 +94,14 @@ def test_a_store_that_went_away_is_not_begun_anew(leases: LeaseDirectory, tmp_pa
     assert leases.newest_token() == 1
 
 
-def test_a_directory_is_not_made_with_what_it_is_in(tmp_path: Path) -> None:
+def test_missing_parent_directories_are_not_created(tmp_path: Path) -> None:
     with pytest.raises(NotWritable, match=r"No such file.*is its file system mounted"):
         LeaseDirectory(tmp_path / "mount" / "store", "shop").open()
     assert not (tmp_path / "mount").exists()
 
 
 @pytest.mark.parametrize("there", [lease(1, "b").encode(), b"somebody's notes"])
-def test_a_renewal_is_not_written_over_anothers(
+def test_a_renewal_does_not_overwrite_another_holders(
     leases: LeaseDirectory, tmp_path: Path, there: bytes
 ) -> None:
     leases.claim(lease(1))
@@ -111,7 +112,7 @@ def test_a_renewal_is_not_written_over_anothers(
     assert path.read_bytes() == there
 
 
-def test_what_is_left_of_former_claims_goes(leases: LeaseDirectory, tmp_path: Path) -> None:
+def test_leftovers_of_former_claims_are_removed(leases: LeaseDirectory, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for holder, content in (
         ("a", lease(2).encode()), ("b", b""), ("c", lease(9).encode()), ("d", b"notes")
@@ -130,7 +131,7 @@ def test_what_is_left_of_former_claims_goes(leases: LeaseDirectory, tmp_path: Pa
         (lease(1, cluster="").encode(), "no cluster name"),
     ],
 )
-def test_what_is_foreign_is_named(
+def test_a_foreign_file_is_named(
     leases: LeaseDirectory, tmp_path: Path, content: bytes, sentence: str
 ) -> None:
     (tmp_path / "store" / "lease.000001").write_bytes(content)
@@ -144,7 +145,7 @@ def test_a_data_directory_is_not_shared(tmp_path: Path) -> None:
         LeaseDirectory(tmp_path, "shop").open()
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritable, match=r"file/store.*the same rights"):
         LeaseDirectory(tmp_path / "file" / "store", "shop").open()

@@ -1,4 +1,4 @@
-"""The thread of a contender over a real directory, step by step."""
+"""A contender's thread over a real directory, step by step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Heard:
 
 
 class Contending:
-    """One contender whose steps and clock a test says."""
+    """One contender with steps and clock set by the test."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.now, self.heard = 0.0, Heard()
@@ -65,7 +65,7 @@ def leader(tmp_path: Path) -> Contending:
     return one
 
 
-def test_a_lease_that_somebody_removed_ends_its_leader(leader: Contending, tmp_path: Path) -> None:
+def test_a_removed_lease_ends_its_leader(leader: Contending, tmp_path: Path) -> None:
     (tmp_path / "generation.000001").mkdir()
     (tmp_path / "lease.000001").unlink()
     assert leader.thread.step() is None
@@ -73,8 +73,8 @@ def test_a_lease_that_somebody_removed_ends_its_leader(leader: Contending, tmp_p
     assert not leader.contender.holds(leader.now)
 
 
-def test_a_leader_whose_directory_is_empty_is_told_so(leader: Contending, tmp_path: Path) -> None:
-    """It was to start again, and then it would lead an empty store."""
+def test_a_leader_with_an_empty_directory_is_told_so(leader: Contending, tmp_path: Path) -> None:
+    """Regression: it was to start again, and would then have led an empty store."""
     (tmp_path / "lease.000001").unlink()
     assert leader.thread.step() is None
     assert "is its file system mounted?" in leader.heard.news[-1]
@@ -92,7 +92,7 @@ def test_a_waiter_whose_directory_is_empty_does_not_lead(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_thread_that_ends_by_a_fault_is_told(
+def test_a_thread_that_dies_of_a_bug_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Contending(tmp_path, "a")
@@ -106,11 +106,13 @@ def test_a_thread_that_ends_by_a_fault_is_told(
     assert one.heard.news == ["broke: a fault"]
 
 
-def test_a_directory_that_is_away_is_no_end(leader: Contending, tmp_path: Path) -> None:
-    """The lease runs out meanwhile, and goes on when it is back and nobody has the next token."""
+def test_an_unavailable_directory_does_not_end_the_leader(
+    leader: Contending, tmp_path: Path
+) -> None:
+    """The lease expires meanwhile, and resumes on return if nobody has the next token."""
     lease = tmp_path / "lease.000001"
     away = lease.rename(tmp_path / "away")
-    lease.mkdir()  # cannot be opened for writing, whoever this test runs as
+    lease.mkdir()  # cannot be opened for writing, even by root
     leader.now = 1.0
     assert leader.thread.step() is not None
     assert "cannot be read or written" in leader.thread.trouble
@@ -122,7 +124,7 @@ def test_a_directory_that_is_away_is_no_end(leader: Contending, tmp_path: Path) 
     assert leader.contender.holds(leader.now)
 
 
-def test_one_waits_takes_over_and_the_other_has_lost(leader: Contending, tmp_path: Path) -> None:
+def test_a_waiter_takes_over_and_the_leader_has_lost(leader: Contending, tmp_path: Path) -> None:
     waiter = Contending(tmp_path, "b")
     waiter.thread.step()
     waiter.now = 0.97
@@ -133,7 +135,7 @@ def test_one_waits_takes_over_and_the_other_has_lost(leader: Contending, tmp_pat
     assert leader.heard.news[-1] == "lost"
 
 
-def test_who_waits_ends_with_a_shutdown_of_all(leader: Contending, tmp_path: Path) -> None:
+def test_a_waiter_ends_with_a_shutdown_of_all(leader: Contending, tmp_path: Path) -> None:
     waiter = Contending(tmp_path, "b")
     waiter.thread.step()
     last = leader.contender.ends(Held.SHUT_DOWN)
@@ -144,14 +146,14 @@ def test_who_waits_ends_with_a_shutdown_of_all(leader: Contending, tmp_path: Pat
     assert waiter.thread.step() is None
 
 
-def test_a_foreign_file_is_told(tmp_path: Path) -> None:
+def test_a_foreign_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "lease.000001").write_text("notes\n")
     one = Contending(tmp_path, "a")
     assert one.thread.step() is None
     assert "is no lease" in one.heard.news[0]
 
 
-def test_trouble_that_lasts_is_said_again_each_minute(
+def test_lasting_trouble_is_repeated_each_minute(
     leader: Contending, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = tmp_path / "lease.000001"
@@ -166,11 +168,12 @@ def test_trouble_that_lasts_is_said_again_each_minute(
     )
 
 
-def test_a_full_disk_is_not_right_again_because_it_can_be_read(
+def test_a_full_disk_stays_trouble_though_it_is_readable(
     leader: Contending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """Who waits looks in between, eight times within a lease, and takes over when there is room."""
+    """The waiter reads in between, eight times within a lease, and takes over when there
+    is room."""
     waiter = Contending(tmp_path, "b")
 
     def full(lease: LeaseRecord) -> bool:
@@ -192,10 +195,10 @@ def test_a_full_disk_is_not_right_again_because_it_can_be_read(
     assert caplog.messages[1:] == ["the lease of the shared store can be read and written again"]
 
 
-def test_trouble_that_comes_and_goes_fills_no_disk(
+def test_intermittent_trouble_does_not_fill_the_disk(
     leader: Contending, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Five times a second; of what is left out the number is said."""
+    """Trouble five times a second; the number of suppressed lines is logged."""
     renew = leader.leases.renew
 
     def lame(lease: LeaseRecord) -> None:

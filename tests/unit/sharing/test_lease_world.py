@@ -1,7 +1,7 @@
-"""At most one leads, and whoever leads has all that was ever confirmed: in a world of pauses.
+"""At most one contender leads, and the leader has every confirmed commit: in a world of pauses.
 
-G7, G8 for brokers that share a store.  The world runs the real `LeaseThread`; the second test says
-that it notices when the step is left out that makes two, to look and to claim, as good as one.
+G7, G8 for brokers that share a store. The world runs the real `LeaseThread`; the other tests remove
+a safeguard and check that the world notices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORLD_S = 40.0
 @pytest.mark.turns(20)
 @pytest.mark.parametrize("in_row", [False, True], ids=["files", "row"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_leads_and_has_it_all(seed: int, in_row: bool) -> None:
+def test_one_leads_and_has_every_confirmed_commit(seed: int, in_row: bool) -> None:
     """G7, G8: with the lease in files, and in a row of a database whose clock is set."""
     world = World(seed, 2 + seed % 3, in_row=in_row)
     world.run(WORLD_S)
@@ -28,7 +28,7 @@ def test_one_leads_and_has_it_all(seed: int, in_row: bool) -> None:
 
 
 class Careless(Contender):
-    """Trusts what it read before it claimed."""
+    """Trusts what it read before its claim."""
 
     def claimed(
         self, claim: LeaseRecord, former: Found | None, newest: int, began: float, now: float
@@ -38,10 +38,10 @@ class Careless(Contender):
 
 
 class Deaf(Contender):
-    """Does not look whether there is a later token."""
+    """Does not check for a later token."""
 
     def renewed(self, written: LeaseRecord, newest: int, began: float, now: float) -> None:
-        """As if its own were the newest."""
+        """As if its own token were the newest."""
         super().renewed(written, written.token, began, now)
 
 
@@ -55,10 +55,10 @@ def test_the_world_notices(mistaken: type[Contender]) -> None:
     pytest.fail("two contenders led, and nobody noticed")
 
 
-def test_the_world_notices_a_claim_of_a_row_that_was_renewed(
+def test_the_world_notices_a_claim_of_a_renewed_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The row is taken whatever became of it since it was read."""
+    """The row is claimed whatever happened to it since it was read."""
     as_read = "AND renewals = %s AND ("
     careless = lease_database._CLAIM.replace(as_read, "AND renewals <> -1 - %s OR (")
     assert careless != lease_database._CLAIM

@@ -1,4 +1,4 @@
-"""One broker's share in a store, as far as no member is needed."""
+"""One broker's use of a shared store, as far as no member is needed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from broker.sharing.lease_directory import LeaseDirectory
 from broker.sharing.shared_store import Ended, SharedStore
 
 
-def test_who_is_ended_while_it_copies_does_not_lead(
+def test_a_broker_ended_during_its_copy_does_not_lead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGTERM in the middle of a long copy: it was lost, and the broker served."""
+    """SIGTERM in the middle of a long copy. (Regression: it was lost, and the broker served.)"""
 
     def make_and_end(directory: Path, number: int, source: int) -> Path:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -45,13 +45,14 @@ def test_who_is_ended_while_it_copies_does_not_lead(
     asyncio.run(live())
     newest = LeaseDirectory(tmp_path, "shop").newest()
     assert newest is not None
-    assert newest.given_up, "the next one need not wait for the lease"
+    assert newest.given_up, "the next broker need not wait for the lease"
 
 
-def test_who_is_overtaken_in_its_copy_waits_again(
+def test_a_broker_overtaken_during_its_copy_waits_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Paused in the copy of 7, while 9 and 10 led and removed it: it ended for good."""
+    """Paused while it copied 7; meanwhile 9 and 10 led and removed 7. (Regression: it ended
+    for good.)"""
     leases = LeaseDirectory(tmp_path, "shop")
     leases.claim(LeaseRecord(7, "shop", "x", "w", "", 800, 7, 0, Held.RELEASED))
     generation_path(tmp_path, 7).mkdir()

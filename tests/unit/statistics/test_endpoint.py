@@ -1,4 +1,4 @@
-"""The pages of metrics over HTTP: how many at one time, of one address and of all."""
+"""The metrics pages over HTTP: limits on concurrent requests, for each address and in total."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from broker.statistics.endpoint import SCRAPES_MAX, SCRAPES_OF_ADDRESS_MAX, Page
 from tests.support.observed import Observed
 
 
-def test_who_reads_slowly_leaves_room_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port for metrics asks for no login."""
+def test_a_slow_reader_leaves_room_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metrics port needs no login."""
 
     async def work() -> None:
         done = asyncio.Event()
@@ -45,7 +45,7 @@ def test_who_reads_slowly_leaves_room_for_other_addresses(monkeypatch: pytest.Mo
         served = await asyncio.gather(*slow, *others)
         assert {one.status for one in served} == {200}
         assert (refused.status, full.status) == (503, 503)
-        assert (await scrape("192.0.2.1")).status == 200, "the places are free again"
+        assert (await scrape("192.0.2.1")).status == 200, "the slots are free again"
         assert pages.counters["too_many"] == 2
 
     asyncio.run(work())

@@ -1,4 +1,4 @@
-"""What members tell one another: heard, outdated, malformed."""
+"""Figures members exchange: heard, outdated, malformed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ def hear(listener: Observed, speaker: Observed) -> None:
     speaker.sent.clear()
 
 
-def test_figures_reach_the_others_and_are_forgotten_when_not_repeated() -> None:
+def test_figures_reach_the_others_and_expire_unless_repeated() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     theirs.figures["open_fds"] = 7.0
@@ -62,8 +62,8 @@ def test_figures_reach_the_others_and_are_forgotten_when_not_repeated() -> None:
     assert ours.statistics.node("a")["fd_used"] == 1
 
 
-def test_who_comes_and_those_there_know_of_each_other_at_once() -> None:
-    """An operator who looks at a member that has just started sees its disk and memory."""
+def test_a_new_member_and_the_others_learn_of_each_other_at_once() -> None:
+    """An operator who looks at a member that just started sees its disk and memory."""
     ours, theirs = Observed("a"), Observed("b")
     ours.fake.primary.members = MEMBERS[:1]
     ours.sweep(TELL_S)
@@ -74,10 +74,10 @@ def test_who_comes_and_those_there_know_of_each_other_at_once() -> None:
     hear(ours, theirs)
     assert ours.statistics.node("b")["fd_used"] == theirs.statistics.node("a")["fd_used"] == 1
     ours.sweep(0.1)
-    assert ours.sent == []  # and then as ever
+    assert ours.sent == []  # and then at the usual interval
 
 
-def test_bytes_of_connections_are_known_at_other_members() -> None:
+def test_connections_byte_counts_reach_other_members() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     client = ours.rig.client("b")
@@ -103,7 +103,7 @@ def test_bytes_of_connections_are_known_at_other_members() -> None:
     assert ours.members.traffic(connection.key) is None
 
 
-def test_many_connections_are_told_in_small_pieces() -> None:
+def test_many_connections_are_sent_in_small_pieces() -> None:
     seen = Observed()
     seen.links = [FakeLink(number, 1, 1) for number in range(1, 2 * ROWS + 2)]
     for _ in range(20):
@@ -128,8 +128,8 @@ def test_a_malformed_datagram_is_counted_and_dropped(kind: bytes, content: bytes
     assert seen.members.counters["malformed"] == 1
 
 
-def test_a_member_of_another_release_is_seen() -> None:
-    """In a rolling upgrade each measures something that the other one does not."""
+def test_figures_of_another_release_are_accepted() -> None:
+    """In a rolling upgrade each release has figures that the other lacks."""
     seen = Observed()
     told = {name: 1.0 for name in FIGURES if name != "store_full"} | {"newer_total": 2.0}
     assert seen.members.takes(Direct(MEMBERS[1], FIGURES_ARE + msgpack.packb(told)))
@@ -139,12 +139,12 @@ def test_a_member_of_another_release_is_seen() -> None:
     assert (found["pid"], found["store_full"]) == (1.0, 0.0)
 
 
-def test_other_datagrams_are_for_others() -> None:
+def test_other_datagrams_are_left_to_their_readers() -> None:
     assert not Observed().members.takes(Direct(MEMBERS[1], b"Oc127.0.0.1:1"))
 
 
-def test_who_a_client_is_is_known_at_other_members() -> None:
-    """Its encryption as well: an operator may look for clients without TLS at any member."""
+def test_a_clients_identity_reaches_other_members() -> None:
+    """Its encryption too: an operator may look for clients without TLS at any member."""
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     client = ours.rig.client("b")
@@ -169,8 +169,8 @@ def test_who_a_client_is_is_known_at_other_members() -> None:
     assert ours.members.client(key) is None
 
 
-def test_what_clients_say_of_themselves_fits_into_a_datagram_however_long_it_is() -> None:
-    """Clients choose these texts: twenty of them must not end what a member tells of itself."""
+def test_clients_own_texts_fit_into_a_datagram_however_long() -> None:
+    """Clients choose these texts; twenty of them must not block what a member reports."""
     seen = Observed()
     longest = "\N{PILE OF POO}" * 256
     seen.links = [FakeLink(number, 1, 1, longest) for number in range(1, 8 * CLIENT_ROWS)]
@@ -180,11 +180,11 @@ def test_what_clients_say_of_themselves_fits_into_a_datagram_however_long_it_is(
     told = [payload for to, payload in seen.sent if payload[:2] == CLIENTS_ARE and to.name == "b"]
     assert all(len(payload) <= CLIENTS_BYTES_MAX for payload in told)
     rows = [row for payload in told for row in msgpack.unpackb(payload[2:])[1]]
-    assert [conn for conn, _ in rows] == list(range(1, 8 * CLIENT_ROWS))  # but for the one
+    assert [conn for conn, _ in rows] == list(range(1, 8 * CLIENT_ROWS))  # except that one
     assert [payload for _, payload in seen.sent if payload[:2] == TRAFFIC_IS]
 
 
-def test_who_clients_are_is_told_again_for_members_that_missed_it() -> None:
+def test_client_identities_are_repeated_for_members_that_missed_them() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     clients = [ours.rig.client("b") for _ in range(CLIENT_ROWS + 1)]
@@ -201,8 +201,9 @@ def test_who_clients_are_is_told_again_for_members_that_missed_it() -> None:
         assert ours.members.client((one.session, one.conn)) is not None
 
 
-def test_how_a_channel_is_set_is_known_at_other_members() -> None:
-    """As it changes, without a word of those that are as they began; gone with the channel."""
+def test_a_channels_settings_reach_other_members() -> None:
+    """They are sent as they change, never for channels in their initial state, and dropped with
+    the channel."""
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     client = ours.rig.client("b").channel(2).channel(3)
@@ -228,7 +229,7 @@ def test_how_a_channel_is_set_is_known_at_other_members() -> None:
     link.open = {2: UNSET, 3: UNSET._replace(prefetch_count=9)}
     assert len(pass_on()) == 1
     assert [ours.members.channel(key) for key in keys] == [UNSET, link.open[3]]
-    for _ in range(2):  # once in a while again, for members that missed it
+    for _ in range(2):  # repeated at times, for members that missed it
         theirs.sent.clear()
         for _ in range(3 * CLIENTS_EVERY):
             theirs.sweep(TELL_S)
@@ -239,7 +240,7 @@ def test_how_a_channel_is_set_is_known_at_other_members() -> None:
     assert ours.members.channel(keys[1]) is None
 
 
-def test_many_channels_are_told_in_small_pieces() -> None:
+def test_many_channels_are_sent_in_small_pieces() -> None:
     seen = Observed()
     seen.links = [
         FakeLink(conn, open={number: UNSET._replace(prefetch_count=1) for number in range(1, 2048)})
@@ -250,7 +251,7 @@ def test_many_channels_are_told_in_small_pieces() -> None:
         seen.members.step(seen.now)
         pieces.append([one for to, one in seen.sent if to.name == "b" and one[:2] == CHANNELS_ARE])
         seen.sent.clear()
-    assert max(map(len, pieces)) == -(-2047 // CHANNEL_ROWS)  # one connection in a step
+    assert max(map(len, pieces)) == -(-2047 // CHANNEL_ROWS)  # one connection a step
     told = [piece for some in pieces for piece in some]
     assert sum(len(msgpack.unpackb(piece[2:])[1]) for piece in told) == 3 * 2047
     assert max(map(len, told)) <= CLIENTS_BYTES_MAX

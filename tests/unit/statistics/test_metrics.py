@@ -1,4 +1,4 @@
-"""The pages of metrics, read by the parser of Prometheus' own client."""
+"""The metrics pages, read by the parser of Prometheus' own client."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,7 +16,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def parsed(text: str) -> Series:
-    """Every sample; a series that comes twice, or a counter of another name, is an error."""
+    """Every sample; a duplicate series, or a counter with another name, is an error."""
     found: Series = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -33,7 +33,7 @@ def value(series: Series, name: str) -> float:
     return found
 
 
-def test_the_page_of_metrics_is_what_a_member_reports() -> None:
+def test_the_metrics_page_lists_what_a_member_reports() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert renewed(text, BLOCKS) == text, "python -m tests.metrics_page --write"
 
@@ -41,7 +41,7 @@ def test_the_page_of_metrics_is_what_a_member_reports() -> None:
 HOSTILE = ('"}', "back\\slash", "new\nline", "käse", "{queue=", "# HELP", " ", 'a,b="c"')
 
 
-def test_no_name_of_a_queue_breaks_a_line() -> None:
+def test_no_queue_name_breaks_a_line() -> None:
     ours = Observed("a")
     members = [ours, Observed("b", ours.rig), Observed("c", ours.rig)]
     client = ours.rig.client()
@@ -60,7 +60,7 @@ def test_labels_are_escaped() -> None:
     assert labels(a='x"\\\n') == '{a="x\\"\\\\\\n"}'
 
 
-def test_each_finding_is_a_series_whether_or_not_it_is_true() -> None:
+def test_each_finding_is_a_series_whether_true_or_not() -> None:
     seen = Observed()
     seen.sweep()
     series = parsed("".join(seen.metrics().aggregated()))
@@ -85,7 +85,7 @@ def test_a_member_that_does_not_serve_reports_no_queues_but_itself() -> None:
     assert value(series, "rabbitmq_identity_info") == 1
 
 
-def test_what_belongs_to_nobody_is_reported_by_the_first_member() -> None:
+def test_objects_without_a_member_are_reported_by_the_first_member() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     ours.rig.client().queue("q")
@@ -96,7 +96,7 @@ def test_what_belongs_to_nobody_is_reported_by_the_first_member() -> None:
     assert not any(name == "rabbitmq_queues_created_total" for name, _ in of_theirs)
 
 
-def test_counters_are_those_of_the_own_clients_and_stay_when_these_leave() -> None:
+def test_counters_cover_own_clients_and_stay_when_these_leave() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     client = ours.rig.client("b")
@@ -110,7 +110,7 @@ def test_counters_are_those_of_the_own_clients_and_stay_when_these_leave() -> No
         assert value(series, "rabbitmq_connections_closed_total") == expected
 
 
-def test_dead_letters_are_counted_by_their_reason_and_what_becomes_of_them() -> None:
+def test_dead_letters_are_counted_by_reason_and_outcome() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     client = ours.rig.client()
@@ -138,7 +138,7 @@ def test_dead_letters_are_counted_by_their_reason_and_what_becomes_of_them() -> 
     assert not any("dead_lettered" in one for one, _ in of_theirs), "they would be counted twice"
 
 
-def test_logins_are_counted_by_protocol_as_rabbitmq_has_them() -> None:
+def test_logins_are_counted_by_protocol_as_in_rabbitmq() -> None:
     seen = Observed()
     seen.sweep()
     figures = seen.figures
@@ -153,7 +153,7 @@ def test_logins_are_counted_by_protocol_as_rabbitmq_has_them() -> None:
                 assert series[found] == count
 
 
-def test_messages_that_are_not_confirmed_are_those_of_all_channels_here() -> None:
+def test_unconfirmed_messages_are_those_of_all_local_channels() -> None:
     seen = Observed()
     for _ in range(2):
         seen.rig.client().queue("q")
@@ -175,7 +175,7 @@ def test_alarms_are_those_of_this_member() -> None:
 
 
 @pytest.mark.parametrize("family", DETAILED)
-def test_each_family_can_be_asked_for_by_itself(family: str) -> None:
+def test_each_family_can_be_requested_alone(family: str) -> None:
     seen = Observed()
     client = seen.rig.client()
     for name in ("one", "two", "three"):
@@ -191,7 +191,7 @@ def test_each_family_can_be_asked_for_by_itself(family: str) -> None:
     assert (len(elsewhere) == 2) == of_objects
 
 
-def test_what_waits_in_an_exchange_that_delays_is_counted() -> None:
+def test_messages_waiting_in_a_delaying_exchange_are_counted() -> None:
     seen = Observed()
     client = seen.rig.client()
     client.exchange("late", "x-delayed-message", {"x-delayed-type": "fanout"})
@@ -264,8 +264,8 @@ OVERVIEW_BEFORE = [
 """What that of 3.8 queries instead of the global ones."""
 
 
-def test_what_rabbitmqs_overview_dashboard_queries_is_there() -> None:
-    """Each with a sample that joins on `rabbitmq_identity_info` by the labels it is grouped by."""
+def test_every_query_of_rabbitmqs_overview_dashboard_has_samples() -> None:
+    """Each has a sample that joins on `rabbitmq_identity_info` by the labels it is grouped by."""
     series = parsed("".join(busy_member().metrics().aggregated()))
     names = {name for name, _ in series}
     assert [one for one in (*OVERVIEW, *OVERVIEW_BEFORE) if one not in names] == []

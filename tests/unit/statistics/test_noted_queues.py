@@ -1,4 +1,4 @@
-"""Queues that somebody should look at are noted in the sweep, told apart by what is wrong."""
+"""Queues that need attention are noted in the sweep, by what is wrong."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def names(few: Few) -> list[tuple[str, int]]:
 
 
 def grown(seen: Observed) -> tuple[int, int]:
-    """Of the only queue: how many messages wait, and came in the last minute."""
+    """For the only queue: the messages that wait, and those that came in the last minute."""
     (noted,) = seen.statistics.sampler.noted.untaken.longest()
     return noted.messages, noted.grew
 
 
-def test_nobody_consumes_or_only_looks() -> None:
+def test_queues_without_consumers_or_with_browsers_only() -> None:
     seen = Observed()
     client = seen.rig.client()
     for name in ("parked", "empty", "taken", "log"):
@@ -30,7 +30,7 @@ def test_nobody_consumes_or_only_looks() -> None:
     assert seen.statistics.sampler.noted.stuck.count == 0
 
 
-def test_a_queue_that_grows_says_how_much_came_lately() -> None:
+def test_a_growing_queue_reports_its_recent_growth() -> None:
     seen = Observed()
     client = seen.rig.client()
     client.queue("parked")
@@ -42,7 +42,7 @@ def test_a_queue_that_grows_says_how_much_came_lately() -> None:
     assert grown(seen) == (20, 20)
 
 
-def test_who_published_a_minute_ago_and_no_more_is_not_said_to_publish() -> None:
+def test_publishing_that_stopped_a_minute_ago_is_not_reported() -> None:
     seen = Observed()
     client = seen.rig.client()
     client.queue("parked")
@@ -77,7 +77,7 @@ def test_consumers_that_settle_nothing_for_a_minute_are_stuck() -> None:
     assert seen.statistics.sampler.noted.stuck.count == 0
 
 
-def test_only_the_longest_are_named_and_all_are_counted() -> None:
+def test_only_the_longest_queues_are_named_and_all_are_counted() -> None:
     few = Few()
     for number in (3, 9, 1, 7, 5, 8, 2):
         few.add(NotedQueue(number, -number, "/", f"q{number}"))

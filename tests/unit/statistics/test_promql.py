@@ -1,4 +1,4 @@
-"""The evaluator of the dashboard's expressions sees what Prometheus would not forgive."""
+"""The evaluator of the dashboard's expressions rejects what Prometheus would reject."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_an_expression_has_its_value(text: str, expected: Vector) -> None:
 
 
 @pytest.mark.parametrize("text", ["dept", 'depth{instance="c"}', "rate(y_total[1m]) > 1"])
-def test_a_name_that_nobody_reports_is_an_error(text: str) -> None:
+def test_an_unreported_metric_is_an_error(text: str) -> None:
     with pytest.raises(NoSeries):
         value(text)
 

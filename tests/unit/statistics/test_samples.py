@@ -1,4 +1,4 @@
-"""Samples of cluster, single objects and members, in the shape that RabbitMQ's tools read."""
+"""Samples of the cluster, of objects and of members, in the shape RabbitMQ's tools read."""
 
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -24,17 +24,17 @@ def samples(details: Json) -> list[int]:
 
 
 def seconds(details: Json) -> list[int]:
-    """How long before the newest one each was taken."""
+    """How long before the newest sample each one was taken."""
     times = [one["timestamp"] for one in details["samples"]]
     return [round((times[0] - at) / 1000) for at in times]
 
 
 def lengths(seen: Observed, name: str = "q", span: Span = SECOND) -> Json:
-    """`messages_details` of a queue."""
+    """The `messages_details` of a queue."""
     return seen.statistics.queue(queue_of(seen, name), Spans(lengths=span))["messages_details"]
 
 
-def test_the_overview_has_samples_where_they_are_asked_for() -> None:
+def test_the_overview_has_samples_if_requested() -> None:
     seen = Observed()
     client = publishing(seen)
     for _ in range(20):
@@ -51,7 +51,7 @@ def test_the_overview_has_samples_where_they_are_asked_for() -> None:
     assert "samples" not in found["queue_totals"]["messages_details"]
 
 
-def test_a_queue_that_nobody_looked_at_has_the_last_minute_in_steps_of_ten_seconds() -> None:
+def test_an_unwatched_queue_has_a_minute_in_ten_second_steps() -> None:
     seen = Observed()
     client = publishing(seen)
     for _ in range(100):
@@ -66,7 +66,7 @@ def test_a_queue_that_nobody_looked_at_has_the_last_minute_in_steps_of_ten_secon
     assert found["avg_rate"] == 1
 
 
-def test_of_a_queue_that_is_looked_at_each_sweep_is_kept() -> None:
+def test_a_watched_queue_keeps_every_sweep() -> None:
     seen = Observed()
     client = publishing(seen)
     lengths(seen)
@@ -80,7 +80,7 @@ def test_of_a_queue_that_is_looked_at_each_sweep_is_kept() -> None:
     assert seen.statistics.queue(queue_of(seen))["messages_details"] == {"rate": 1.0}
 
 
-def test_what_rested_was_the_same_all_the_time_and_what_is_new_was_nothing() -> None:
+def test_an_idle_object_was_constant_and_a_new_one_was_zero() -> None:
     seen = Observed()
     client = publishing(seen)
     client.publish("q")
@@ -97,7 +97,7 @@ def test_what_rested_was_the_same_all_the_time_and_what_is_new_was_nothing() -> 
     assert samples(lengths(seen)) == [2, 1, 1, 1, 1, 1, 1, 1]
 
 
-def test_rates_of_a_queue_are_those_of_its_samples() -> None:
+def test_a_queues_rates_are_those_of_its_samples() -> None:
     seen = Observed()
     client = publishing(seen)
     asked = Spans(msg_rates=Span(4, 2))
@@ -116,7 +116,7 @@ def test_rates_of_a_queue_are_those_of_its_samples() -> None:
     assert "samples" not in found["messages_details"]
 
 
-def test_of_a_stream_what_readers_hold_is_counted_once() -> None:
+def test_a_streams_messages_held_by_readers_count_once() -> None:
     seen = Observed()
     client = seen.rig.client()
     client.queue("log", {"x-queue-type": "stream"})
@@ -129,7 +129,7 @@ def test_of_a_stream_what_readers_hold_is_counted_once() -> None:
     assert samples(lengths(seen, "log"))[0] == 4
 
 
-def test_an_exchange_a_channel_and_a_connection_have_samples_of_what_they_did() -> None:
+def test_exchanges_channels_and_connections_have_samples_of_their_work() -> None:
     seen = Observed()
     client = publishing(seen)
     other = client.channel(2)
@@ -175,7 +175,7 @@ def test_a_virtual_host_has_samples_of_its_own_queues() -> None:
     assert there["messages_ready_details"] == {"rate": 2.0}
 
 
-def test_bytes_of_a_connection_are_sampled_from_when_they_were_asked_for() -> None:
+def test_a_connections_bytes_are_sampled_from_the_first_request_on() -> None:
     seen = Observed()
     connection = channel_of(seen, publishing(seen, "a")).connection
     link = FakeLink(connection.key[1], 100, 10)
@@ -194,7 +194,7 @@ def test_bytes_of_a_connection_are_sampled_from_when_they_were_asked_for() -> No
     assert "samples" not in seen.statistics.connection(connection)["recv_oct_details"]  # type: ignore[operator]
 
 
-def test_a_member_has_samples_of_what_it_takes_and_of_its_clients() -> None:
+def test_a_member_has_samples_of_its_resources_and_clients() -> None:
     seen = Observed()
     for connected in range(8):
         seen.figures["client_sockets"] = connected
@@ -209,8 +209,8 @@ def test_a_member_has_samples_of_what_it_takes_and_of_its_clients() -> None:
     assert "mem_used_details" not in seen.statistics.node("b", SECONDS)  # nothing was heard
 
 
-def test_of_a_member_that_is_gone_no_samples_are_kept() -> None:
-    """Else each name that was ever in the cluster would stay in the memory of all."""
+def test_no_samples_of_an_absent_member_are_kept() -> None:
+    """Otherwise every name that was ever in the cluster would stay in all members' memory."""
     seen = Observed()
     seen.sweep()
     seen.fake.primary.members = MEMBERS[1:]
@@ -219,7 +219,7 @@ def test_of_a_member_that_is_gone_no_samples_are_kept() -> None:
     assert "mem_used_details" not in seen.statistics.node("b", SECONDS)
 
 
-def test_only_the_last_that_were_asked_for_are_sampled_closely(
+def test_only_the_last_requested_queues_are_sampled_closely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.statistics.sampler.WATCHED_MAX", 3)
@@ -239,7 +239,7 @@ def test_only_the_last_that_were_asked_for_are_sampled_closely(
     assert len(seen.statistics.sampler._watched) == 0
 
 
-def test_a_queue_at_which_nobody_looks_any_more_keeps_samples_ten_seconds_apart() -> None:
+def test_a_queue_no_longer_watched_keeps_samples_ten_seconds_apart() -> None:
     seen = Observed()
     client = publishing(seen)
     lengths(seen)
@@ -249,7 +249,7 @@ def test_a_queue_at_which_nobody_looks_any_more_keeps_samples_ten_seconds_apart(
     assert len(seen.statistics.sampler._tracks[queue_of(seen).tally].older) <= 8
 
 
-def test_of_a_connection_with_very_many_channels_there_are_no_samples() -> None:
+def test_a_connection_with_very_many_channels_has_no_samples() -> None:
     seen = Observed()
     client = publishing(seen)
     for number in range(2, SUMMED_MAX + 2):
@@ -261,7 +261,7 @@ def test_of_a_connection_with_very_many_channels_there_are_no_samples() -> None:
     assert stats["publish_details"] == {"rate": 1.0, "avg_rate": 1.0, "samples": []}
 
 
-def test_another_machine_is_sampled_anew() -> None:
+def test_another_machine_starts_new_samples() -> None:
     seen = Observed()
     client = publishing(seen)
     client.publish("q")
@@ -275,7 +275,7 @@ def call(**query: str) -> Call:
     return Call(None, None, None, {}, query, ())  # type: ignore[arg-type]
 
 
-def test_what_a_request_asks_for() -> None:
+def test_a_requests_sampling_parameters() -> None:
     asked = call(lengths_age="60", lengths_incr="5", node_stats_age="600", node_stats_incr="60")
     assert asked.spans() == Spans(lengths=Span(60, 5), node_stats=Span(600, 60))
     assert call(lengths_age="60", msg_rates_incr="5").spans() == NO_SPANS  # as in RabbitMQ
@@ -283,7 +283,7 @@ def test_what_a_request_asks_for() -> None:
 
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "soon", "٣", "31536001", "9" * 30])
 @pytest.mark.parametrize("name", ["lengths_age", "msg_rates_incr", "data_rates_age"])
-def test_a_time_that_is_none_is_refused(name: str, value: str) -> None:
+def test_an_invalid_time_is_refused(name: str, value: str) -> None:
     with pytest.raises(Problem) as refused:
         call(**{name: value}).spans()
     wanted = f"{name} is not a whole number from 1 to 31536000"

@@ -1,4 +1,4 @@
-"""Rates and totals of the machine's counts, in the shape that RabbitMQ's tools read."""
+"""Rates and totals of the machine's counts, in the shape RabbitMQ's tools read."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -46,7 +46,7 @@ def test_a_rate_is_what_happened_between_two_sweeps() -> None:
     assert seen.statistics.queue(queue_of(seen))["messages_ready_details"] == {"rate": 3.0}
 
 
-def test_the_rate_of_a_minute_lasts_longer_than_that_of_a_second() -> None:
+def test_a_one_minute_rate_lasts_longer_than_a_one_second_rate() -> None:
     seen = Observed()
     client = publishing(seen)
     for _ in range(30):
@@ -62,7 +62,7 @@ def test_the_rate_of_a_minute_lasts_longer_than_that_of_a_second() -> None:
     assert stats(seen.statistics.queue(queue_of(seen)))["publish_details"]["avg_rate"] == 0
 
 
-def test_the_rate_of_a_minute_forgets_what_is_older() -> None:
+def test_a_one_minute_rate_forgets_older_events() -> None:
     seen = Observed()
     client = publishing(seen)
     for second in range(150):
@@ -75,7 +75,7 @@ def test_the_rate_of_a_minute_forgets_what_is_older() -> None:
     assert details["get_empty_details"]["avg_rate"] == 1.0
 
 
-def test_what_was_counted_before_the_first_sweep_is_no_rate() -> None:
+def test_counts_before_the_first_sweep_make_no_rate() -> None:
     seen = Observed()
     client = seen.rig.client()
     client.queue("q")
@@ -85,7 +85,7 @@ def test_what_was_counted_before_the_first_sweep_is_no_rate() -> None:
     assert stats(seen.statistics.queue(queue_of(seen)))["publish_details"]["rate"] == 0.0
 
 
-def test_a_queue_that_is_new_has_a_rate_at_once() -> None:
+def test_a_new_queue_has_a_rate_at_once() -> None:
     seen = Observed()
     client = seen.rig.client()
     seen.sweep()
@@ -95,7 +95,7 @@ def test_a_queue_that_is_new_has_a_rate_at_once() -> None:
     assert stats(seen.statistics.queue(queue_of(seen)))["publish_details"]["rate"] == 1.0
 
 
-def test_another_machine_is_counted_anew() -> None:
+def test_another_machine_starts_new_counts() -> None:
     seen = Observed()
     client = publishing(seen)
     client.publish("q")
@@ -112,7 +112,7 @@ def slices(seconds: int) -> Callable[[], bool]:
     return lambda: next(looks, False)
 
 
-def test_a_sweep_over_many_objects_goes_on_in_later_steps() -> None:
+def test_a_sweep_over_many_objects_continues_in_later_steps() -> None:
     seen = Observed()
     client = seen.rig.client()
     for number in range(100):
@@ -128,7 +128,7 @@ def test_a_sweep_over_many_objects_goes_on_in_later_steps() -> None:
     assert seen.statistics.sampler.depths.queues == 99
 
 
-def test_queues_that_come_and_go_between_sweeps_are_counted_once() -> None:
+def test_queues_that_come_and_go_between_sweeps_count_once() -> None:
     seen = Observed()
     client = seen.rig.client()
     other = seen.rig.client(vhost="other")
@@ -146,7 +146,7 @@ def test_queues_that_come_and_go_between_sweeps_are_counted_once() -> None:
     assert seen.statistics.sampler.depths.queues == 5
 
 
-def test_an_idle_object_keeps_no_track() -> None:
+def test_an_idle_object_keeps_no_history() -> None:
     seen = Observed()
     publishing(seen)
     seen.sweep()
@@ -154,7 +154,7 @@ def test_an_idle_object_keeps_no_track() -> None:
     assert "message_stats" not in seen.statistics.queue(queue_of(seen))
 
 
-def test_deliveries_and_gets_are_shown_together_as_well() -> None:
+def test_deliveries_and_gets_are_also_shown_together() -> None:
     seen = Observed()
     client = publishing(seen)
     for _ in range(3):
@@ -167,7 +167,7 @@ def test_deliveries_and_gets_are_shown_together_as_well() -> None:
     assert (found["deliver_get"], found["deliver_get_details"]["rate"]) == (3, 3.0)
 
 
-def test_an_exchange_shows_what_comes_in_and_goes_out() -> None:
+def test_an_exchange_shows_its_input_and_output() -> None:
     seen = Observed()
     client = publishing(seen)
     client.bind("q", "amq.fanout")
@@ -179,7 +179,7 @@ def test_an_exchange_shows_what_comes_in_and_goes_out() -> None:
     assert found["publish_out_details"]["rate"] == 1.0
 
 
-def test_the_overview_is_that_of_all_members_at_each_of_them() -> None:
+def test_every_members_overview_covers_all_members() -> None:
     ours = Observed("a")
     theirs = Observed("c", ours.rig)
     client = publishing(ours)
@@ -221,7 +221,7 @@ def test_each_queue_is_reported_by_one_member() -> None:
 
 
 def test_since_when_a_queue_is_idle() -> None:
-    """As flower reads it: when something happened last, as far as this member has seen it."""
+    """As flower reads it: when something last happened, as far as this member has seen."""
     seen = Observed()
     seen.sweep()
     client = publishing(seen)
@@ -235,7 +235,7 @@ def test_since_when_a_queue_is_idle() -> None:
     assert (before, found) == ("1970-01-01T00:16:42.000+00:00", "1970-01-01T00:16:44.000+00:00")
 
 
-def test_what_was_there_before_this_member_looked_has_no_time() -> None:
+def test_objects_older_than_this_members_observation_have_no_idle_time() -> None:
     seen = Observed()
     seen.rig.client("b").queue("q")
     seen.sweep()
@@ -243,7 +243,7 @@ def test_what_was_there_before_this_member_looked_has_no_time() -> None:
     assert "idle_since" not in seen.statistics.queue(queue_of(seen))
 
 
-def test_a_connection_and_a_user_do_what_their_channels_do() -> None:
+def test_a_connection_and_a_user_add_up_their_channels() -> None:
     seen = Observed()
     client = publishing(seen)
     other = client.channel(2)
