@@ -1,1 +1,1 @@
-"""Crash points of the real store: each write of each step fails, kills, or goes with the power."""
+"""Crash points of the real store: at each write an error, a kill or a power loss."""

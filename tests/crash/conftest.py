@@ -1,4 +1,4 @@
-"""The library that records writes, compiled once for all tests of a session."""
+"""The library that records writes, compiled once per session."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a loss of power may leave of a directory: rebuilt from the record of all that was written.
+"""What a power loss may leave of a directory, rebuilt from a record of all writes.
 
-As ALICE and CrashMonkey do it, with no more than POSIX promises: the content of a file is there
-once the file was synced, a name once its directory was; of what came later any part may be there.
-Writes that are not synced are torn at sectors.  Names of one directory change in order, and a
-rename happens or does not.
+As in ALICE and CrashMonkey, with no more than POSIX promises: a file's content is durable once the
+file is synced, a name once its directory is; any part of later changes may be there. Writes that
+are not synced are torn at sectors. Name changes in one directory happen in order, and a rename
+happens or does not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECTOR = 512
 
 
 class Record(NamedTuple):
-    """One operation: the paths are absolute; `sure`: durable when it returned."""
+    """One operation; paths are absolute, and `sure` means durable on return."""
 
     kind: int
     sure: bool
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return all operations, in the order in which they took effect."""
+    """Return all operations in the order in which they took effect."""
     content = path.read_bytes()
     records: list[Record] = []
     place = 0
@@ -54,7 +54,7 @@ def read_records(path: Path) -> list[Record]:
 
 @dataclass
 class File:
-    """The content that is sure, and what was done to it since; data None: cut to `offset`."""
+    """A file's durable content, and what was done to it since; data None: truncated to `offset`."""
 
     content: bytearray = field(default_factory=bytearray)
     later: list[tuple[bool, int, bytes | None]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class File:
 
 @dataclass
 class Folder:
-    """The names that are sure, and what was done to them since: (old name, new name, what)."""
+    """A directory's durable names, and what was done to them since: (old name, new name, what)."""
 
     names: dict[str, File | Folder] = field(default_factory=dict)
     later: list[tuple[str, str, File | Folder | None]] = field(default_factory=list)
@@ -103,7 +103,8 @@ def _rename(
 
 
 class Disk:
-    """A directory as it is written, with what of it is durable.  `syncs=False`: nothing ever is."""
+    """A directory as it is written, and the durable part of it. `syncs=False`: nothing is
+    ever durable."""
 
     def __init__(self, root: str, *, syncs: bool = True) -> None:
         self.root, self.syncs = root, syncs
@@ -112,7 +113,7 @@ class Disk:
         self.notes: list[str] = []
 
     def take(self, record: Record) -> None:
-        """One more operation."""
+        """Record one more operation."""
         kind = record.kind
         if kind == NOTE:
             self.notes.append(record.path)
@@ -131,7 +132,7 @@ class Disk:
 
     @classmethod
     def found(cls, directory: Path) -> Disk:
-        """Return a disk on which all is durable that is in a directory now."""
+        """Return a disk on which all the present content of a directory is durable."""
         disk = cls(str(directory))
         disk._find(directory, disk.top)
         return disk
@@ -228,7 +229,7 @@ def write(left: dict[str, bytearray | None], target: Path) -> None:
 
 
 def digest(left: dict[str, bytearray | None]) -> bytes:
-    """Return what is equal where the same is left."""
+    """Return a value that is equal if the same is left."""
     hashed = xxhash.xxh3_128()
     for name, content in left.items():
         hashed.update(f"{name} {-1 if content is None else len(content)}\n".encode())
@@ -237,14 +238,14 @@ def digest(left: dict[str, bytearray | None]) -> bytes:
 
 
 class Choice:
-    """Which part of what is not durable is left: all or nothing of names and data, or any."""
+    """Which part of the non-durable changes is left: all or none of names and data, or any part."""
 
     def __init__(self, names: bool | None, data: bool | None, seed: int = 0) -> None:
         self._names, self._data = names, data
         self._random = random.Random(seed)
 
     def names(self, count: int) -> int:
-        """How many of the last changes of names are left."""
+        """How many of the last name changes are left."""
         if self._names is None:
             return self._random.randint(0, count)
         return count * self._names
@@ -268,7 +269,7 @@ class Choice:
 
 
 def choices(seed: int) -> list[Choice]:
-    """What is tried at each crash point."""
+    """The choices tried at each crash point."""
     return [
         Choice(False, False),
         Choice(True, False),

@@ -1,7 +1,7 @@
-"""Each boundary of store, join, shutdown and ejection, met by a kill, an error, or a loss of power.
+"""Every boundary of store, join, shutdown and ejection, met by a kill, an error or a power loss.
 
-What was promised before is there afterwards, on the real store (G9, G14); with a disk that forgets
-what was not synced, as a control, and with mistakes that must be noticed.
+What was promised before is there afterwards, on the real store (G9, G14). As a control there is a
+disk that forgets what was synced, and mistakes that must be noticed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """In memory where that can be: what is durable is in the record, not on a disk."""
+    """A directory in memory if possible: the record says what is durable, not a disk."""
     path = Path(mkdtemp(prefix="crash-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
         yield path
@@ -48,7 +48,7 @@ def directory() -> Iterator[Path]:
 
 
 def run(library: Path, workload: str, place: Path, mode: str, *, broken: str = "") -> str:
-    """Run a workload under the library, with a mistake if one is named; return what it printed."""
+    """Run a workload under the library, with a mistake if one is named; return its output."""
     arguments = [str(library), workload, str(place), mode, *([broken] if broken else [])]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.workloads", *arguments], cwd=ROOT, text=True,
@@ -63,8 +63,11 @@ def losses(
     workload: str, records: list[Record], place: Path, *, syncs: bool = True, most: int = 10,
     found: Disk | None = None,
 ) -> list[str]:  # fmt: skip
-    """Lose the power after each operation, and in each that is durable when it returns; return what
-    was wrong on what was left.  `found`: what there was before the first one."""
+    """Lose power after each operation, and in each that is durable on return; return what was wrong
+    with what was left.
+
+    `found` is the content before the first operation.
+    """
     wrong: list[str] = []
     seen: set[tuple[bytes, int]] = set()
     disk = found or Disk(str(place / "data"), syncs=syncs)
@@ -76,7 +79,7 @@ def losses(
             disk.take_back(torn)
         disk.take(record)
         if record.kind == SYNC:
-            continue  # nothing was written since the operation before
+            continue  # nothing was written since the previous operation
         wrong += _wrong(workload, disk, place, count, f"after operation {count}", record, seen)
         if len(wrong) >= most:
             break
@@ -87,8 +90,11 @@ def _wrong(
     workload: str, disk: Disk, place: Path, seed: int, when: str, record: Record,
     seen: set[tuple[bytes, int]],
 ) -> list[str]:  # fmt: skip
-    """Check what each choice leaves.  `seen`: what was left before, and how many promises there
-    were; the same says the same again, and more than half of all is that."""
+    """Check what each choice leaves.
+
+    `seen` has what was left before, with the number of promises: the same content gives the same
+    result, which holds for more than half of all.
+    """
     wrong: list[str] = []
     for number, choice in enumerate(choices(seed)):
         left = disk.left(choice)
@@ -110,7 +116,7 @@ LONG = ("join", "killed", "ejection")
 
 
 def the_long_ones_slow(*rows: tuple[str, ...]) -> list[object]:
-    """Parameters of which those with a long workload, named last, are slow tests."""
+    """Parameters; those with a long workload, named last, are slow tests."""
     return [pytest.param(*row, marks=pytest.mark.slow if row[-1] in LONG else ()) for row in rows]
 
 
@@ -131,8 +137,8 @@ AGAIN = 3
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workload", ["store", "killed"])
-def test_power_is_lost_again_behind_a_restart(library: Path, workload: str) -> None:
-    """In what takes up the journal that the first loss left, and in what is committed then."""
+def test_power_is_lost_again_after_a_restart(library: Path, workload: str) -> None:
+    """While the journal left by the first loss is replayed, and during later commits."""
     with directory() as place:
         run(library, workload, place, "record")
         records = read_records(place / "records")
@@ -158,9 +164,9 @@ KILLED_WITHIN = 4
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_power_is_lost_behind_a_kill_within_a_durable_write(library: Path) -> None:
-    """A network's file system lets a process be killed between the write and its flush: the next
-    one finds in the system's cache what the disk does not have."""
+def test_power_is_lost_after_a_kill_within_a_durable_write(library: Path) -> None:
+    """On a network file system a process may be killed between write and flush: the next one finds
+    in the system's cache what the disk lacks."""
     with directory() as place:
         run(library, "store", place, "record")
         records = read_records(place / "records")
@@ -199,14 +205,14 @@ def test_power_is_lost_behind_a_kill_within_a_durable_write(library: Path) -> No
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workload", workloads.WORKLOADS)
 def test_each_operation_fails_or_kills(library: Path, workload: str) -> None:
-    """SIGKILL, EIO and ENOSPC: what is wrong is said in words, and nothing promised is lost."""
+    """SIGKILL, EIO and ENOSPC: the error is reported in words, and nothing promised is lost."""
     with directory() as place:
         run(library, workload, place, "fault")
 
 
 @pytest.mark.parametrize("workload", workloads.WORKLOADS)
 def test_a_disk_that_forgets_what_was_synced_is_noticed(library: Path, workload: str) -> None:
-    """The control: where no fsync does anything, each workload loses what was promised."""
+    """The control: if no fsync does anything, each workload loses what was promised."""
     with directory() as place:
         run(library, workload, place, "record")
         assert losses(workload, read_records(place / "records"), place, syncs=False, most=1)
@@ -217,7 +223,7 @@ def test_a_disk_that_forgets_what_was_synced_is_noticed(library: Path, workload:
     the_long_ones_slow(*((name, workload) for name, (workload, _) in workloads.MISTAKES.items())),
 )
 def test_a_mistake_is_noticed(library: Path, mistake: str, workload: str) -> None:
-    """Each would lose what was promised, and only where the power is lost."""
+    """Each mistake loses what was promised, and only in a power loss."""
     with directory() as place:
         run(library, workload, place, "record", broken=mistake)
         assert losses(workload, read_records(place / "records"), place, most=1)

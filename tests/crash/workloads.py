@@ -1,7 +1,7 @@
-"""What is done to the real store, with a note of each promise that is given on the way.
+"""Workloads on the real store, which note each promise they give.
 
-Run under `record_writes.c`: `python -m tests.crash.workloads LIBRARY WORKLOAD DIR record` once with
-all that is written recorded, or `... DIR fault` once for each operation and each fault.
+Run under `record_writes.c`: `python -m tests.crash.workloads LIBRARY WORKLOAD DIR record` once,
+recording all writes, or `... DIR fault` once for each operation and each fault.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ REFUSED, WRONG = 3, 1
 
 
 def entry_of(first: int, last: int) -> bytes:
-    """The content of one entry of the plain store: more than a page now and then."""
+    """The content of one entry of the plain store, sometimes more than a page."""
     return b"%d..%d|" % (first, last) + bytes(first * 37 % 9000)
 
 
 def commit_to(store: LmdbStore, note: Note, count: int) -> None:
-    """Commit one entry of so many positions to the plain store."""
+    """Commit one entry of `count` positions to the plain store."""
     first = store.meta.position + 1
     last = first + count - 1
     meta = replace(store.meta, position=last, chain=b"%d" % last)
@@ -71,7 +71,7 @@ def commit_to(store: LmdbStore, note: Note, count: int) -> None:
 
 
 def plain_store(directory: Path, note: Note, *, sync: bool = True) -> None:
-    """Commits, meta records, a checkpoint in slices, garbage, a map that grows."""
+    """Commits, meta records, a checkpoint in slices, garbage, a growing map."""
     store = LmdbStore(
         directory / "store", FRESH, map_bytes=MAP_BYTES, sync=sync, journal_bytes=JOURNAL_BYTES
     )
@@ -96,7 +96,7 @@ def plain_store(directory: Path, note: Note, *, sync: bool = True) -> None:
 
 
 def killed_store(directory: Path, note: Note) -> None:
-    """A store that is killed and goes on, again and again, each time with a journal to take up."""
+    """A store that is killed and goes on, repeatedly, each time with a journal to replay."""
     for life in range(4):
         store = LmdbStore(
             directory / "store", FRESH, map_bytes=MAP_BYTES, journal_bytes=JOURNAL_BYTES
@@ -112,7 +112,7 @@ def killed_store(directory: Path, note: Note) -> None:
 
 
 def _kill(store: LmdbStore) -> None:
-    """Let go of the files as the end of a process does: nothing is written."""
+    """Release the files as the end of a process does: nothing is written."""
     store._journal.close()
     store._env.close()
     store._lock.release()
@@ -131,7 +131,7 @@ class Member:
             self.apply()
 
     def apply(self) -> None:
-        """One more item."""
+        """Apply one more item."""
         self._applied += 1
         number = self._applied
         session = self.replica.machine.sessions["a"].session
@@ -162,20 +162,20 @@ class Stored:
             self.failed.set_exception(error)
 
     async def keep(self, items: int) -> None:
-        """Apply so many items, and wait until they are durable."""
+        """Apply `items` items, and wait until they are durable."""
         for _ in range(items):
             self.member.apply()
         self.persister.keep(self.member.replica, self.member.promise)
         await self._until_written()
 
     async def promise(self, epoch: int) -> None:
-        """Promise an epoch behind all that was applied."""
+        """Promise an epoch after everything that was applied."""
         self.member.promise = replace(self.member.promise, promised_epoch=epoch)
         self.persister.promise(self.member.promise, lambda: self.note(f"promised {epoch}"))
         await self._until_written()
 
     async def checkpoint(self) -> None:
-        """Write a checkpoint beside the commits."""
+        """Write a checkpoint during commits."""
         made = self.persister.checkpoints
         self.persister.request_checkpoint()
         self.persister.keep(self.member.replica, self.member.promise)
@@ -183,7 +183,7 @@ class Stored:
             await self._moment()
 
     async def until_in_force(self) -> None:
-        """Wait until a received store has taken the place of the old one."""
+        """Wait until a received store has replaced the old one."""
         while self.persister.switching:
             await self._moment()
 
@@ -205,7 +205,7 @@ class Stored:
 
 
 def receive(directory: Path, donor: Member, own: Meta) -> LmdbStore:
-    """Receive another's checkpoint, in slices, into a directory where received stores are put."""
+    """Receive another member's checkpoint, in slices, into a directory for received stores."""
     history = donor.replica.history
     fresh = Meta(own.cluster_name, own.member, own.store_id, incarnation=own.incarnation)
     store = swap.incoming(directory, "1", fresh)
@@ -222,7 +222,7 @@ def receive(directory: Path, donor: Member, own: Meta) -> LmdbStore:
 
 
 async def _join(directory: Path, note: Note) -> None:
-    """A member with a past receives another's state in its place."""
+    """A member with a past receives another member's state in its place."""
     stored = Stored(directory, Member(), note)
     await stored.keep(2)
     await stored.promise(PROMISED)
@@ -270,7 +270,7 @@ async def _stop(directory: Path, note: Note) -> None:
 
 
 async def _ejection(directory: Path, note: Note) -> None:
-    """A member that lost a digest vote ends, and comes again for another's state."""
+    """A member that lost a digest vote ends, and returns for another member's state."""
     stored = Stored(directory, Member(), note)
     await stored.keep(3)
     await stored.promise(PROMISED)
@@ -390,7 +390,7 @@ MISTAKES: dict[str, tuple[str, Callable[[], None]]] = {
 
 
 def check(workload: str, directory: Path, notes: list[str]) -> None:
-    """Start again on what is left: all that was promised is there, and nothing is half there."""
+    """Start again on what is left: everything promised is there, and nothing is partial."""
     said = [note.split() for note in notes]
     most = {what: int(n) for what, n in sorted(said, key=lambda two: two[1]) if n.isdigit()}
     for what, number in said:
@@ -411,7 +411,7 @@ def check(workload: str, directory: Path, notes: list[str]) -> None:
         markers = [number for what, number in said if what == "marker"]
         if markers == ["clean"]:
             assert meta.marker is Marker.CLEAN
-        if markers == ["inconsistent"]:  # until another's state has taken its place
+        if markers == ["inconsistent"]:  # until another member's state has replaced it
             replaced = meta.marker in (Marker.DIRTY, Marker.JOINING) and ["receiving", "0"] in said
             assert meta.marker is Marker.INCONSISTENT or replaced, f"{meta}, {notes}"
         if workload in ("store", "killed"):
@@ -442,7 +442,7 @@ def _check_plain(store: LmdbStore, checkpointed: int) -> None:
 
 
 class Library:
-    """The functions of `record_writes.c` that drive it."""
+    """The functions of `record_writes.c` that control it."""
 
     def __init__(self, path: str) -> None:
         self._lib = ctypes.CDLL(path)
@@ -476,7 +476,7 @@ def _run(workload: str, directory: Path, note: Note) -> int:
 
 
 def _fault(library: Library, workload: str, directory: Path, number: int, how: int) -> str:
-    """Run once with one fault; what went wrong, empty when nothing did."""
+    """Run once with one fault; return what went wrong, or ""."""
     notes = directory.with_name(directory.name + ".notes")
     child = os.fork()
     if child == 0:

@@ -107,7 +107,7 @@ def run(path: Path, test: Callable[[Rig], object]) -> None:
     asyncio.run(whole())
 
 
-def test_the_checkpoint_is_written_while_the_member_goes_on(tmp_path: Path) -> None:
+def test_it_is_written_while_the_member_goes_on(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         begun = rig.replica.history.position
         await rig.until_over()

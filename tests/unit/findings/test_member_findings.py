@@ -1,4 +1,4 @@
-"""What a member gathers: from its status, its machine and what others told it."""
+"""Findings a member gathers: from its status, its machine and the reports of others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW_MS = 1_790_001_000_000
 
 
 def status(**more: object) -> dict[str, object]:
-    """As a member of three answers; `c` is away."""
+    """The status of one of three members; `c` is away."""
     members = [
         {"id": "a", "state": "ACTIVE", "local": True, "arbitrator": False},
         {"id": "b", "state": "ACTIVE", "local": False, "arbitrator": False},
@@ -36,7 +36,7 @@ def status(**more: object) -> dict[str, object]:
 def of_member(
     seen: Seen, unloaded: tuple[str, str] | None = None, **more: object
 ) -> MemberFindings:
-    """The findings of `a`, which has two failed links and hears of a clock."""
+    """The findings of `a`, which has two failed links and a report of a clock."""
     observed = SimpleNamespace(
         statistics=seen.statistics, machine=seen.machine,
         local_alarms=lambda: ({"b": "the clock of b is 12.0 s ahead"}, ""),
@@ -53,7 +53,7 @@ def of_member(
     )  # fmt: skip
 
 
-def test_what_is_known_in_several_places_comes_together() -> None:
+def test_reports_of_several_places_are_combined() -> None:
     seen = Seen()
     seen.figures = dict.fromkeys(seen.figures, 0.0)
     client = seen.rig.client("a")
@@ -73,7 +73,7 @@ def test_what_is_known_in_several_places_comes_together() -> None:
     assert (document["node"], document["members"], document["members_here"]) == ("a", 3, 2)
 
 
-def test_a_member_that_does_not_serve_tells_of_no_queues_and_says_so() -> None:
+def test_a_member_that_does_not_serve_reports_no_queues_and_says_so() -> None:
     seen = Seen()
     seen.figures = dict.fromkeys(seen.figures, 0.0)
     document = of_member(seen, status="INQUORATE", drained=[]).document()
@@ -84,7 +84,7 @@ def test_a_member_that_does_not_serve_tells_of_no_queues_and_says_so() -> None:
     assert missing[0].startswith("queues, shovels and links: a is INQUORATE")
 
 
-def test_a_file_of_definitions_that_was_not_loaded_is_named_with_its_entry() -> None:
+def test_a_definitions_file_that_failed_to_load_is_named_with_its_entry() -> None:
     seen = Seen()
     seen.figures = dict.fromkeys(seen.figures, 0.0)
     file = ("/etc/d.json", "queues[2]: there is no vhost 'shop' for 'q'")
@@ -95,7 +95,7 @@ def test_a_file_of_definitions_that_was_not_loaded_is_named_with_its_entry() -> 
     assert told["what"] == f"a loaded only a part of --load-definitions {file[0]}: {file[1]}"
 
 
-def test_the_findings_know_that_a_member_is_one_of_a_pair() -> None:
+def test_the_findings_know_that_a_member_is_in_a_pair() -> None:
     seen = Seen()
     seen.figures = dict.fromkeys(seen.figures, 0.0)
     found = of_member(seen, ha={"status": "active", "pair": {"mode": "hac"}}).document()["findings"]

@@ -1,4 +1,4 @@
-"""Each finding appears in a made-up state, and at its edge does not."""
+"""Each finding appears in a constructed state, and does not just below its threshold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW_MS = 1_790_001_000_000
 
 
 def member(name: str, state: str = "ACTIVE", **figures: float) -> MemberSeen:
-    """One that is well but for these figures."""
+    """A member that is well except for these figures."""
     found: Figures = dict.fromkeys(FIGURES, 0.0) | figures
     return MemberSeen(name, state, None if state == "DOWN" else found)
 
@@ -38,12 +38,12 @@ WELL = Situation(
 
 
 def told(**given: Any) -> list[Finding]:  # noqa: ANN401 - fields of all types
-    """What is found in a cluster that is well but for this."""
+    """The findings of a cluster that is well except for this."""
     return findings(replace(WELL, **given))
 
 
 def other(one: MemberSeen) -> dict[str, Any]:
-    """Member `b` is like that."""
+    """Member `b` has these figures."""
     return {"members": [member("a"), one, member("c")]}
 
 
@@ -56,7 +56,7 @@ def noted(kind: str, *queues: NotedQueue) -> dict[str, Any]:
 
 
 def views(count: int, minutes_ago: float = 9.0) -> dict[str, Any]:
-    """So many changes of the view, the first one so long ago; `c` goes and comes."""
+    """`count` view changes, the first one `minutes_ago`; `c` goes and comes."""
     first = NOW_MS - int(minutes_ago * 60_000)
     return {
         "views": [
@@ -67,12 +67,12 @@ def views(count: int, minutes_ago: float = 9.0) -> dict[str, Any]:
 
 
 def certificate(left_ms: int) -> dict[str, Any]:
-    """That of `b` is good for so long."""
+    """The certificate of `b` is valid for this long."""
     return other(member("b", certificate_ends_at=(NOW_MS + left_ms) / 1000))
 
 
 class Edge(NamedTuple):
-    """What makes a finding appear, and what is nearly the same and does not."""
+    """A state with a finding, and one just short of it."""
 
     there: dict[str, object]
     absent: dict[str, object]
@@ -143,17 +143,17 @@ EDGES = {
 }
 
 
-def test_of_a_cluster_that_is_well_nothing_is_said() -> None:
+def test_a_healthy_cluster_has_no_findings() -> None:
     assert told() == []
     assert unknown(WELL) == []
 
 
-def test_every_finding_has_an_edge_below() -> None:
+def test_every_finding_has_a_case_just_below_it() -> None:
     assert EDGES.keys() == NAMES.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_appears_alone_and_at_the_edge_does_not(name: str) -> None:
+def test_each_finding_appears_alone_and_not_at_the_edge(name: str) -> None:
     (found,) = told(**EDGES[name].there)
     assert found.name == name
     assert found.what
@@ -166,12 +166,12 @@ def test_it_appears_alone_and_at_the_edge_does_not(name: str) -> None:
     assert name not in {one.name for one in told(**EDGES[name].absent)}
 
 
-def test_the_gravest_come_first() -> None:
+def test_the_gravest_findings_come_first() -> None:
     listed = told(alarms={("b", "full"): "0 B"}, drained=["c"], version_possible=2)
     assert [one.name for one in listed] == ["disk-full", "member-drained", "upgrade-open"]
 
 
-def test_a_member_that_is_down_is_named_since_when_and_what_one_more_would_do() -> None:
+def test_a_down_member_is_named_with_the_time_and_the_next_losss_effect() -> None:
     gone: dict[str, object] = {
         "members": [member("a"), member("b"), member("c", "DOWN")],
         "views": [ViewSeen(NOW_MS - 3_600_000, "abc"), ViewSeen(NOW_MS - 1_200_000, "ab")],
@@ -183,14 +183,14 @@ def test_a_member_that_is_down_is_named_since_when_and_what_one_more_would_do() 
     assert "can lose 1 more vote." in told(**gone)[0].follows
 
 
-def test_who_is_gone_for_good_of_a_pair_is_replaced_under_its_address() -> None:
-    """Another voter is refused there: it has two seats, each of an address."""
+def test_a_lost_member_of_a_pair_is_replaced_under_its_address() -> None:
+    """Another voter is refused there: a pair has two seats, each bound to an address."""
     (found,) = told(members=[member("a"), member("b", "DOWN")], pair=True)
     assert "gone for good: start a new one with its address and an empty --data-dir" in found.do
     assert "--replace-voter" not in found.do
 
 
-def test_a_member_that_is_late_is_told_how_often_how_long_and_since_when() -> None:
+def test_a_late_member_is_reported_with_count_duration_and_time() -> None:
     late: Figures = {
         "late_recent": 3, "late_recent_s": 12.44, "late_longest_s": 8.1, "late_since_s": 90.0
     }  # fmt: skip
@@ -210,13 +210,13 @@ def test_a_member_that_is_late_is_told_how_often_how_long_and_since_when() -> No
         ({"late_by_memory_s": 5.1}, "paged out"),
     ],
 )
-def test_what_to_do_about_a_late_member_goes_by_the_cause(figures: Figures, words: str) -> None:
+def test_the_advice_about_a_late_member_depends_on_the_cause(figures: Figures, words: str) -> None:
     late: Figures = {"late_recent": 4, "late_recent_s": 10.0, **figures}
     (found,) = told(**other(member("b", "ACTIVE", **late)))
     assert words in found.do
 
 
-def test_an_alarm_is_told_with_the_figure_of_now_beside_that_of_its_beginning() -> None:
+def test_an_alarm_shows_the_current_figure_beside_the_first() -> None:
     low = {("b", "disk"): "90.0 MB free of 100.0 MB wanted (--disk-free-limit)"}
     seen = {"alarms": low, **other(member("b", disk_free_bytes=55.44e6))}
     (found,) = told(**seen)
@@ -228,7 +228,7 @@ def test_an_alarm_is_told_with_the_figure_of_now_beside_that_of_its_beginning() 
     assert unheard.what.endswith("(--disk-free-limit)")
 
 
-def test_those_without_a_vote_behind_a_sole_voter_are_named() -> None:
+def test_members_without_a_vote_behind_a_sole_voter_are_named() -> None:
     mute = [replace(member(name), voter=False) for name in "bc"]
     away = replace(member("d", "DOWN"), voter=False)
     (found,) = [
@@ -240,14 +240,14 @@ def test_those_without_a_vote_behind_a_sole_voter_are_named() -> None:
     assert told(members=[member("a")]) == []
 
 
-def test_it_is_told_how_many_clients_were_not_let_in_and_since_when() -> None:
+def test_refused_clients_are_counted_with_the_time() -> None:
     figures: Figures = {"clients_refused_recent": 12, "clients_refused_since_s": 90.0}
     (found,) = told(**other(member("b", "ACTIVE", **figures)))
     assert found.what.startswith("b refused 12 connections in ten minutes")
     assert found.since_ms == NOW_MS - 90_000
 
 
-def test_a_member_without_a_majority_passes_on_the_advice_that_its_broker_gives() -> None:
+def test_a_member_without_a_majority_passes_on_its_brokers_advice() -> None:
     reason = "1 of 3 voters here, 2 needed; missing: b, c. Start them: the cluster goes on"
     left = [ViewSeen(NOW_MS - 9000, "abc"), ViewSeen(NOW_MS - 8000, "a", primary=False)]
     (found,) = told(status="INQUORATE", reason=reason, queues=None, views=left)
@@ -256,23 +256,23 @@ def test_a_member_without_a_majority_passes_on_the_advice_that_its_broker_gives(
     assert found.since_ms == NOW_MS - 8000
 
 
-def test_a_fault_of_the_member_itself_is_told_once_with_its_own_words() -> None:
+def test_a_members_own_fault_is_reported_once_in_its_words() -> None:
     (found,) = told(
         status="INQUORATE", reason="digest differs", members=[member("a", quorum_halted=1)]
     )
     assert found.what == "a detected a fault of its own and serves nobody: digest differs"
 
 
-def test_views_that_come_and_go_name_who_went() -> None:
+def test_flapping_views_name_who_left() -> None:
     (found,) = told(**views(6))
     assert found.what == "6 view changes in ten minutes; out: c (3)"
     begin = [ViewSeen(NOW_MS - 1000 * n, "a", primary=False) for n in range(9, 0, -1)]
-    assert told(views=begin) == []  # a start, and who waits for the others
+    assert told(views=begin) == []  # a start that waits for the others
     assert told(**views(6, (UNSTEADY_MS + 7000) / 60_000)) == []
 
 
 def rolling(*out: str, left: Sequence[str]) -> dict[str, Any]:
-    """Members that are out, one after the other, and back; `left`: who took its leave."""
+    """Members go and return one after the other; those in `left` take leave."""
     found = [ViewSeen(NOW_MS - 400_000, "abc")]
     for name in out:
         rest = [one for one in "abc" if one != name]
@@ -284,13 +284,13 @@ def rolling(*out: str, left: Sequence[str]) -> dict[str, Any]:
     return {"views": found}
 
 
-def test_one_restart_of_each_member_is_no_unsteady_ring() -> None:
+def test_one_restart_of_each_member_is_not_an_unsteady_ring() -> None:
     assert told(**rolling("a", "b", "c", left="abc")) == []
     (found,) = told(**rolling("a", "b", "c", left=""))
     assert found.what == "6 view changes in ten minutes; out: a (1), b (1), c (1)"
 
 
-def test_who_leaves_again_and_again_is_told() -> None:
+def test_a_member_that_leaves_repeatedly_is_reported() -> None:
     (found,) = told(**rolling("a", "b", "b", "b", left="ab"))
     assert found.what == "6 view changes in ten minutes; out: b (3)"
 
@@ -306,12 +306,12 @@ def test_many_queues_are_one_finding_that_names_the_longest() -> None:
 
 
 def test_without_a_quorum_nobody_joins() -> None:
-    """One that is there with an empty disk waits for what nobody gives it."""
+    """A member with an empty disk waits for a state that nobody can give."""
     there = other(member("b", "JOINING")) | {"status": "INQUORATE", "queues": None}
     assert [one.name for one in told(**there)] == ["no-quorum"]
 
 
-def test_what_a_member_cannot_know_is_said() -> None:
+def test_the_limits_of_a_members_knowledge_are_stated() -> None:
     silent = replace(member("b"), figures=None)
     seen = replace(
         WELL, status="INQUORATE", queues=None,
@@ -336,7 +336,9 @@ def test_what_a_member_cannot_know_is_said() -> None:
         ({}, "the reason is not known", "--diagnose"),
     ],
 )
-def test_a_late_checkpoint_has_its_cause(figures: dict[str, Any], why: str, do: str) -> None:
+def test_a_late_checkpoint_is_reported_with_its_cause(
+    figures: dict[str, Any], why: str, do: str
+) -> None:
     late = member("b", store_log_bytes=640e6, store_log_limit_bytes=64e6, **figures)
     (found,) = [one for one in told(**other(late)) if one.name == "checkpoint-late"]
     assert found.objects == ["b"]
@@ -345,5 +347,5 @@ def test_a_late_checkpoint_has_its_cause(figures: dict[str, Any], why: str, do: 
     assert do in found.do
 
 
-def test_a_member_that_has_not_said_its_limit_yet_has_no_late_checkpoint() -> None:
+def test_a_member_that_has_not_reported_its_limit_has_no_late_checkpoint() -> None:
     assert not told(**other(member("b", store_log_bytes=5.0, store_log_limit_bytes=0.0)))

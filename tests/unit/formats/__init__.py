@@ -1,1 +1,1 @@
-"""The bytes of all formats that are on disk or on the network."""
+"""The bytes of all disk and network formats."""

@@ -1,9 +1,9 @@
-"""Formats that are on disk or on the network, as bytes that are checked in, a file a version.
+"""Recorded bytes of every disk and network format, one file for each version.
 
-From the first release on such bytes are in stores, and come from other members.  Who changes a
-layout raises its version, and the first test with that writes the file of it, and fails.  A file
-that is there is never made again; until version 1 is in a release, whoever changes a layout removes
-its file.  Member logs have theirs in `tests/unit/verify/format/golden`.
+From the first release on, stores contain such bytes and other members send them. A changed layout
+needs a higher version; the first test with it writes a new file and fails. An existing file is
+never regenerated; until version 1 is released, a changed layout has its file removed. The files of
+member logs are in `tests/unit/verify/format/golden`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ META = Meta(
 
 
 def checked_in(name: str, version: int, made: dict[str, bytes]) -> dict[str, bytes]:
-    """The bytes of this version of a format; a version without any gets those `made`."""
+    """The recorded bytes of this version of a format; `made` is recorded if there are none."""
     path = GOLDEN / f"{name}_{version}.txt"
     if not path.exists():
         path.write_text("".join(f"{key} {value.hex()}\n" for key, value in made.items()))
@@ -50,7 +50,7 @@ def test_frames() -> None:
     messages = {f"{at}-{type(one).__name__}": one for at, one in enumerate(MESSAGES)}
     made = {name: writer.encode(one) for name, one in messages.items()}
     made["early"] = writer.early_frame(next(one for one in MESSAGES if isinstance(one, Data)).body)
-    assert {frame[1] for frame in made.values()} == set(FrameKind), "of each kind"
+    assert {frame[1] for frame in made.values()} == set(FrameKind), "one frame of each kind"
     frames = checked_in("frames", WIRE_VERSION, made)
     assert frames == made
     for name, message in messages.items():
@@ -58,7 +58,7 @@ def test_frames() -> None:
         assert reader.decode(frames[name], reader.open(frames[name])) == message
 
 
-def test_hellos_which_all_versions_read() -> None:
+def test_hellos_readable_by_all_versions() -> None:
     hello = Hello(A, 1, "test", {"wire_version": 2, "window_frames": 64}, b"digest", b"card")
     made = {"asks": hello.encode(asks=True), "answers": hello.encode()}
     frames = checked_in("hellos", HELLO_VERSION, made)
@@ -66,7 +66,7 @@ def test_hellos_which_all_versions_read() -> None:
     assert [read_hello(frame) for frame in frames.values()] == [hello, hello]
 
 
-def test_what_is_in_a_store() -> None:
+def test_the_records_of_a_store() -> None:
     saved = SavedCheckpoint(3, 2, 250, 12_345)
     made = {
         "meta": schema.encode_meta(META), "journaled": schema.encode_meta(META, journaled=True),
@@ -86,8 +86,8 @@ def test_what_is_in_a_store() -> None:
     assert schema.chunk_generation(values["chunk_key"]) == 3
 
 
-def test_what_is_in_a_journal() -> None:
-    """Its version is that of the store, which says that it counts."""
+def test_the_records_of_a_journal() -> None:
+    """Its version is that of the store, whose meta record says whether it counts."""
     record = journal.Record(
         301, 302, schema.encode_entry(b"entry", 301, 302, 9), schema.encode_meta(META)
     )
@@ -111,7 +111,7 @@ COMMANDS: list[Command] = [
 ]  # fmt: skip
 
 
-def test_items_and_the_records_of_them() -> None:
+def test_items_and_their_records() -> None:
     blobs = checked_in("blob", BLOB_VERSION, made := {"blob": pack_blob(1, 2, 3, COMMANDS)})
     assert blobs == made
     assert unpack_blob(blobs["blob"]).commands == tuple(map(tuple, COMMANDS))
@@ -128,7 +128,7 @@ def test_items_and_the_records_of_them() -> None:
 
 
 def test_checkpoints() -> None:
-    """The first piece has a version of its own, what follows is what the machine has in force."""
+    """The first piece has its own version; the rest has the machine version in force."""
     author = Author()
     author.submit(*COMMANDS)
     chunks = [chunk for chunk in checkpoint_of(author.replica) if chunk]

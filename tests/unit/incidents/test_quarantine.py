@@ -1,4 +1,4 @@
-"""A command that kills its member is not executed again, and nothing diverges (G16).
+"""A command that kills its member is not executed again, and no member diverges (G16).
 
 Decision: docs/decisions/0007-quarantine-and-culprits.md.
 """
@@ -47,7 +47,7 @@ def failure_of(author: Author, *commands: c.Command) -> ExecutionFailed:
     return caught.value
 
 
-def test_a_failure_names_what_and_where_and_leaves_the_history_before_it() -> None:
+def test_a_failure_names_its_command_and_place_and_keeps_the_history_before() -> None:
     author = Author()
     before = author.replica.history
     failure = failure_of(author, publish(1, b"good"), publish(2, POISON))
@@ -61,8 +61,8 @@ def test_a_failure_names_what_and_where_and_leaves_the_history_before_it() -> No
     assert commit.last == before.position
 
 
-def test_evidence_is_kept_and_read_again(tmp_path: Path) -> None:
-    """G16: the record is durable before the member stops, and names command and place."""
+def test_evidence_is_kept_and_read_back(tmp_path: Path) -> None:
+    """G16: the record is durable before the member stops, and names command and position."""
     failure = failure_of(Author(), publish(1, POISON))
     sentence = Quarantine(Incidents(tmp_path), "1.0").add(failure, ORDERED, "a")
     assert "Publish of a at position 5" in sentence
@@ -85,7 +85,7 @@ def test_another_release_tries_again(tmp_path: Path) -> None:
     assert (other.withheld(), other.reports(), other.beyond()) == ({}, [], 0)
 
 
-def test_evidence_is_bounded_and_a_broken_disk_does_not_keep_a_member_from_stopping(
+def test_evidence_is_bounded_and_a_broken_disk_does_not_prevent_the_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     evidence = Incidents(tmp_path)
@@ -111,18 +111,18 @@ def filled_store(path: Path, *bodies: bytes) -> LmdbStore:
     return store
 
 
-def test_a_store_whose_command_cannot_be_executed_has_no_vote_and_is_not_tried_again(
+def test_a_store_whose_command_fails_has_no_vote_and_is_not_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G16, G8: others may count on what this member has durable, so it never goes on from before
-    the command; and it does not claim to be empty, which would let a first start forget it all."""
+    """G16, G8: others may rely on what this member has durable, so it never goes on from before the
+    command; nor does it claim to be empty, as a first start could then forget everything."""
     store = filled_store(tmp_path, b"good", POISON, b"more")
     with raising() as wire:
         its = pager()
         replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"), its)
         assert wire.tried == 1
         assert not filled
-        assert replica.machine.pager is its, "of the state as well that another member gives"
+        assert replica.machine.pager is its, "a state from another member uses it too"
         assert replica.history.position == store.meta.position == 7
         assert "at position 6 failed here" in caplog.text
         assert "has no vote until another member" in caplog.text
@@ -135,7 +135,7 @@ def test_a_store_whose_command_cannot_be_executed_has_no_vote_and_is_not_tried_a
     assert replica.machine.queue_rows()[0].ready == 3
 
 
-def test_a_sole_voter_reports_what_to_do(tmp_path: Path) -> None:
+def test_a_sole_voter_reports_the_remedy(tmp_path: Path) -> None:
     store = filled_store(tmp_path, POISON)
     store.put_meta(replace(store.meta, voters=("a",)))
     with raising(), pytest.raises(Unusable, match="--skip-quarantined"):
@@ -143,7 +143,7 @@ def test_a_sole_voter_reports_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_inconsistent_store_is_not_executed_at_all(tmp_path: Path) -> None:
-    """G10: one that recorded wrong outcomes could never be, and its member could not come back."""
+    """G10: a store with wrong outcomes never executes, and its member could not come back."""
     store = filled_store(tmp_path, b"good")
     wrong = replace(store.meta, chain=b"w" * 16, marker=Marker.INCONSISTENT, note="out-voted")
     store.put_meta(wrong)
@@ -152,7 +152,7 @@ def test_an_inconsistent_store_is_not_executed_at_all(tmp_path: Path) -> None:
     assert replica.history.position == store.meta.position
 
 
-def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_alike(
+def test_a_command_nobody_can_execute_is_skipped_alike_by_all(
     tmp_path: Path,
 ) -> None:
     """G16, G14: outcome 541, no change, the same chain and root everywhere, and no way back."""
@@ -178,7 +178,7 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
             replica.machine.invariants()
             assert store.meta.position == before.position
             assert store.meta.chain == replica.history.chain != before.chain
-            # Whoever gets a copy of this store never meets the command.
+            # A member that copies this store never meets the command.
             assert recover("c", store).machine.root() == replica.machine.root()
             assert wire.tried == 1
         points.add((str(replica.history), replica.machine.root()))
@@ -186,7 +186,7 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
     assert len(points) == 1
 
 
-def test_two_commands_of_one_blob_are_skipped_one_after_the_other(tmp_path: Path) -> None:
+def test_two_commands_of_one_blob_are_skipped_one_by_one(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path / "store", META)
     author = Author()
     author.submit(publish(1, POISON), publish(2, b"good"), publish(3, POISON + b" too"))
@@ -202,7 +202,7 @@ def test_two_commands_of_one_blob_are_skipped_one_after_the_other(tmp_path: Path
     assert wire.tried == 2
 
 
-def test_garbage_among_the_evidence_is_passed_over(tmp_path: Path) -> None:
+def test_garbage_in_the_evidence_is_skipped(tmp_path: Path) -> None:
     evidence = Incidents(tmp_path)
     evidence.keep(KIND, {"position": "seven"})
     failure = failure_of(Author(), publish(1, POISON))
@@ -214,7 +214,7 @@ def test_garbage_among_the_evidence_is_passed_over(tmp_path: Path) -> None:
     assert path.joinpath("item.msgpack").stat().st_mode & 0o007 == 0
 
 
-def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
+def test_an_operator_may_order_one_more_try(tmp_path: Path) -> None:
     store = filled_store(tmp_path, POISON)
     with raising():
         resume(store, Quarantine(Incidents(tmp_path), "1.0"))
@@ -229,7 +229,7 @@ def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
     assert filled
     store.close()
     refused = CliRunner().invoke(store_tool, ["--retry-quarantined", str(tmp_path / "store")])
-    assert refused.exit_code == 0  # what was declared once may be declared again
+    assert refused.exit_code == 0  # a command may be declared again
     nothing = CliRunner().invoke(store_tool, ["-c", "--skip-quarantined", str(tmp_path)])
     assert nothing.exit_code == 2
 
@@ -264,7 +264,7 @@ def test_a_damaged_store_has_no_vote_where_others_have_the_state(
 
 
 def test_a_received_copy_is_requested_beyond_the_command(tmp_path: Path) -> None:
-    """G16: the effect of a quarantined command comes along without its execution."""
+    """G16: the effect of a quarantined command arrives without its execution."""
     author = Author("d")
     store = MemoryStore(MemoryDisk(), META)
     author.submit(publish(1, POISON))
@@ -285,8 +285,8 @@ def test_a_received_copy_is_requested_beyond_the_command(tmp_path: Path) -> None
         assert wire.tried == 1
 
 
-def test_a_quarantined_command_that_is_ordered_again_is_not_executed(tmp_path: Path) -> None:
-    """G16: a member that lived on may hold it undecided, and give it to those that it killed."""
+def test_a_reordered_quarantined_command_is_not_executed(tmp_path: Path) -> None:
+    """G16: a surviving member may hold it undecided, and give it to the members it killed."""
     store = filled_store(tmp_path, b"good")
     quarantine = Quarantine(Incidents(tmp_path), "1.0")
     author, other = Author(), Author()
@@ -302,7 +302,7 @@ def test_a_quarantined_command_that_is_ordered_again_is_not_executed(tmp_path: P
     assert replica.machine.queue_rows()[0].ready == 2
 
 
-def test_a_quarantined_command_found_in_the_store_again_stops_that_store_too(
+def test_a_quarantined_command_found_in_the_store_stops_that_store_too(
     tmp_path: Path,
 ) -> None:
     """It failed as it was ordered, and a later transfer put it into the own store."""
@@ -314,7 +314,7 @@ def test_a_quarantined_command_found_in_the_store_again_stops_that_store_too(
     assert Quarantine(Incidents(tmp_path), "1.0").records[0].during == RECOVERY
 
 
-def test_a_store_without_a_vote_is_no_empty_one() -> None:
+def test_a_store_without_a_vote_is_not_an_empty_one() -> None:
     """G8: members whose stores may not be used had formed a new, empty cluster in their place."""
     a, b = Member("a", 1, "a:1"), Member("b", 1, "b:1")
     barred = StateReport(

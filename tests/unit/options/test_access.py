@@ -1,4 +1,4 @@
-"""The options of logins."""
+"""Options of logins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.options.access import DEFAULTS, AccessOptions, HttpAuthOptions, read
 from broker.options.values import OptionError
 
 
-def test_guest_comes_from_this_machine_only_unless_told_otherwise() -> None:
+def test_guest_may_log_in_only_locally_by_default() -> None:
     assert read_access_options(DEFAULTS) == AccessOptions()
     given = {
         "loopback-users": "guest, test",
@@ -44,7 +44,7 @@ def test_guest_comes_from_this_machine_only_unless_told_otherwise() -> None:
         ("auth-cache-seconds", "1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(name: str, value: str) -> None:
+def test_contradictory_options_are_refused(name: str, value: str) -> None:
     with pytest.raises(OptionError) as refused:
         read_access_options({**DEFAULTS, name: value})
     assert refused.value.option == name
@@ -56,7 +56,7 @@ SERVER = {
 }
 
 
-def test_a_server_is_asked_at_four_urls() -> None:
+def test_an_authentication_server_has_four_urls() -> None:
     found = read_access_options({**DEFAULTS, **SERVER})
     assert found.backends == ("internal", "http")
     urls = {about: f"http://localhost:8000/{about}" for about in ABOUT}
@@ -87,7 +87,7 @@ def test_a_server_is_asked_at_four_urls() -> None:
         ("acl-file", "/etc/acl", "says who may do what; drop one of them"),
     ],
 )
-def test_a_server_of_which_something_is_wrong_is_refused(name: str, value: str, said: str) -> None:
+def test_an_invalid_authentication_server_is_refused(name: str, value: str, said: str) -> None:
     with pytest.raises(OptionError, match=said) as refused:
         read_access_options({**DEFAULTS, **SERVER, name: value})
     assert "topsecret" not in refused.value.reason

@@ -1,4 +1,4 @@
-"""Options of active-passive mode: honoured, taken without effect, or refused with what to do."""
+"""Options of active-passive mode: honoured, accepted without effect, or refused with the remedy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ NODES = "127.0.0.1:5672,tcp:127.0.0.1:5673,127.0.0.1:60000"
 
 
 def options(**given: str) -> BrokerOptions:
-    """Of a member of a cluster; names with `_` for `-`."""
+    """The options of a cluster member; `_` in names stands for `-`."""
     texts = {name.replace("_", "-"): text for name, text in given.items()}
     return broker_options({"cluster-name": "shop", "no-data-dir": "yes", **texts})
 
 
-def test_any_member_takes_clients_unless_it_is_said() -> None:
+def test_by_default_every_member_takes_clients() -> None:
     assert options().mode is None
 
 
-def test_the_addresses_of_the_brokers_are_those_of_the_ring() -> None:
+def test_the_brokers_url_gives_the_addresses_of_the_ring() -> None:
     """The manual's minimum: ha-cluster and ha-brokers-url."""
     found = options(ha_cluster="yes", ha_brokers_url=f"amqp:{NODES}")
     assert found.mode == ActivePassiveOptions(automatic=True, public_url="", needless=())
@@ -32,7 +32,7 @@ def test_the_addresses_of_the_brokers_are_those_of_the_ring() -> None:
     assert [node.port for node in found.cluster_nodes] == [25672, 25673, 40000]
 
 
-def test_what_is_said_of_the_ring_itself_wins() -> None:
+def test_options_of_the_ring_itself_take_precedence() -> None:
     found = options(
         ha_cluster="yes", ha_brokers_url=NODES, cluster_size="2",
         cluster_nodes="127.0.0.1:7001,127.0.0.1:7002",
@@ -51,14 +51,14 @@ def test_what_is_said_of_the_ring_itself_wins() -> None:
         ("::1", "[::1],[::2]"),
     ],
 )
-def test_a_list_that_may_have_this_member_is_taken(interface: str, url: str) -> None:
+def test_a_list_that_may_contain_this_member_is_accepted(interface: str, url: str) -> None:
     """Which address a name stands for is not known here."""
     security = {} if interface in ("127.0.0.1", "::1") else {"cluster_mechanism": "ANONYMOUS"}
     found = options(ha_cluster="yes", ha_brokers_url=url, interface=interface, **security)
     assert found.cluster_size == len(found.cluster_nodes) == 2
 
 
-def test_what_is_at_its_default_is_taken_while_the_mode_is_off() -> None:
+def test_options_at_their_defaults_are_accepted_while_the_mode_is_off() -> None:
     off = options(ha_cluster="No", ha_promotion="Automatic", ha_queue_replication="NO")
     assert off.mode is None
 
@@ -80,7 +80,7 @@ def test_everything_set() -> None:
 
 
 @pytest.mark.parametrize("level", ["none", "Configuration", "all"])
-def test_every_level_of_replication_is_taken_and_said_to_change_nothing(level: str) -> None:
+def test_every_replication_level_is_accepted_and_said_to_have_no_effect(level: str) -> None:
     mode = options(ha_cluster="yes", ha_replicate=level).mode
     assert isinstance(mode, ActivePassiveOptions)
     assert mode.needless == (
@@ -89,7 +89,7 @@ def test_every_level_of_replication_is_taken_and_said_to_change_nothing(level: s
 
 
 def test_the_credentials_of_backups_are_those_of_the_ring() -> None:
-    """As they stand in the original's option file; what is said of the ring itself wins."""
+    """As in the original's option file; options of the ring itself take precedence."""
     of_qpid = {"ha_username": "ha", "ha_password": "word", "ha_mechanism": "PLAIN"}
     found = options(ha_cluster="yes", interface="10.0.0.1", **of_qpid)
     assert found.security == SecurityOptions("PLAIN", "ha", "word")
@@ -105,7 +105,7 @@ def test_the_credentials_of_backups_are_those_of_the_ring() -> None:
     )
 
 
-def test_it_is_compared_with_the_other_members() -> None:
+def test_the_mode_is_compared_with_the_other_members() -> None:
     settings = options(ha_cluster="YES").settings
     assert ("ha-cluster", "yes", True) in settings
     assert ("ha-promotion", "automatic", True) in settings
@@ -163,7 +163,7 @@ def test_it_is_compared_with_the_other_members() -> None:
         ({"ha_cluster": "yes", "ha_public_url": "/p@h"}, "ha-public-url", "no user name"),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str], option: str, says: str) -> None:
+def test_invalid_options_are_named(given: dict[str, str], option: str, says: str) -> None:
     with pytest.raises(OptionError, match=says) as refused:
         options(**given)
     assert refused.value.option == option

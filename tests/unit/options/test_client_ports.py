@@ -1,4 +1,4 @@
-"""The options of what clients may take."""
+"""Options of client connections."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from broker.options.client_ports import DEFAULTS, ClientLimits, read_client_limi
 from broker.options.values import OptionError
 
 
-def test_what_holds_where_nothing_is_given() -> None:
+def test_the_defaults() -> None:
     assert read_client_limits(DEFAULTS) == ClientLimits()
 
 
@@ -16,7 +16,7 @@ def test_the_heartbeat_is_a_number_of_seconds(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "65536", "1s", "2.5", ""])
-def test_a_heartbeat_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_heartbeat_is_refused(text: str) -> None:
     with pytest.raises(OptionError) as refused:
         read_client_limits({**DEFAULTS, "heartbeat": text})
     assert refused.value.option == "heartbeat"

@@ -1,6 +1,7 @@
-"""Every two modes of a broker, and every option of one beside every other mode.
+"""Every pair of modes, and every option of a mode with every other mode.
 
-They go together, or one sentence names the option at fault, before anything is looked for or made.
+They are compatible, or one sentence names the option at fault, before anything is looked up or
+created.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ ANYWHERE = {"ha-queue-replication", "link-heartbeat-interval", "link-maintenance
 
 
 def fault_of(here: Path, *parts: Mapping[str, str]) -> str:
-    """The option at fault; empty: they go together."""
+    """The option at fault; empty if they are compatible."""
     given = {"cluster-name": "shop"}
     for part in parts:
         given |= {name: text.format(here=here) for name, text in part.items()}
@@ -87,7 +88,7 @@ def fault_of(here: Path, *parts: Mapping[str, str]) -> str:
     return fault.option
 
 
-def test_each_mode_is_one(tmp_path: Path) -> None:
+def test_each_mode_is_valid_alone(tmp_path: Path) -> None:
     assert [name for name, mode in MODES.items() if fault_of(tmp_path, mode)] == []
 
 
@@ -110,7 +111,7 @@ def test_an_option_of_one_mode_with_every_other(tmp_path: Path, option: str) -> 
     assert taken == home
 
 
-def test_no_option_of_a_mode_is_forgotten() -> None:
+def test_no_option_of_a_mode_is_missing_here() -> None:
     known = {name for mode in MODES.values() for name in mode} | ALONE.keys() | ANYWHERE
     options = shared_store.DEFAULTS.keys() | active_passive.DEFAULTS.keys() | pair.DEFAULTS.keys()
     assert options <= known

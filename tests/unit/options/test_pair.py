@@ -1,4 +1,4 @@
-"""Options of a pair: what follows from them, and what they do not go with."""
+"""Options of a pair: what follows from them, and what they are incompatible with."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def options(**given: str) -> BrokerOptions:
     return broker_options({**base, **texts})
 
 
-def test_no_member_is_one_of_a_pair_unless_it_is_said() -> None:
+def test_no_member_is_in_a_pair_by_default() -> None:
     assert options().mode is None
 
 
 @pytest.mark.parametrize(("seat", "kept"), [("primary", OTHER), ("Backup", OWN)])
-def test_what_follows_from_hac(seat: str, kept: str) -> None:
-    """O11: one word and one address; the peer's port is this member's, if none is given."""
+def test_the_defaults_that_hac_implies(seat: str, kept: str) -> None:
+    """O11: one word and one address; the peer's port defaults to this member's."""
     found = options(hac=seat, hac_peer="127.0.0.2")
     assert found.mode == PairOptions("hac", seat.lower(), OTHER, kept)
     assert (found.cluster_size, found.cluster_nodes) == (2, (Address("127.0.0.2", 25672),))
@@ -33,7 +33,7 @@ def test_what_follows_from_hac(seat: str, kept: str) -> None:
     assert ("pair-mode", "hac", True) in found.settings
 
 
-def test_the_master_names_nobody_and_the_slave_the_master() -> None:
+def test_the_master_names_nobody_and_the_slave_names_the_master() -> None:
     """A6."""
     master, slave = (
         options(master_slave="master"),
@@ -49,7 +49,7 @@ def test_the_master_names_nobody_and_the_slave_the_master() -> None:
     assert ending.settings != master.mode.settings
 
 
-def test_the_two_members_ask_for_the_same() -> None:
+def test_both_members_request_the_same_voters() -> None:
     primary = options(hac="primary", hac_peer=OTHER)
     backup = options(cluster_bind=OTHER, hac="backup", hac_peer=OWN)
     assert primary.requested == backup.requested
@@ -88,9 +88,7 @@ def test_the_two_members_ask_for_the_same() -> None:
         ({"master_failure_timeout": "5"}, "master-failure-timeout", "needs --master-slave"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused(
-    given: dict[str, str], option: str, words: str
-) -> None:
+def test_incompatible_options_are_refused(given: dict[str, str], option: str, words: str) -> None:
     with pytest.raises(OptionError, match=words) as refused:
         options(**given)
     assert refused.value.option == option

@@ -1,4 +1,4 @@
-"""The quorum options: what they form, and the combinations that are refused at load (G7)."""
+"""Quorum options: the voter set they form, and combinations refused at load (G7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def options(size: int = 3, **given: str) -> dict[str, str]:
     return {"cluster-name": "shop", "cluster-size": str(size), "no-data-dir": "yes", **named}
 
 
-def test_without_them_a_cluster_requests_a_plain_majority() -> None:
+def test_by_default_a_cluster_requests_a_plain_majority() -> None:
     assert broker_options(options()).requested == ()
     assert not broker_options(options()).arbitrator
 
@@ -60,15 +60,15 @@ def test_the_arbitrator_is_the_process_at_its_address() -> None:
         (2, {"arbitrator": "nowhere"}, "arbitrator", "HOST:PORT"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_safe_is_refused_with_the_reason(
+def test_an_unsafe_combination_is_refused_with_the_reason(
     size: int, given: dict[str, str], option: str, text: str
 ) -> None:
-    """G7: at load, with a counter-example, before anything is touched."""
+    """G7: at load, with a counter-example, before anything is changed."""
     with pytest.raises(OptionError, match=text) as refused:
         broker_options(options(size, **given))
     assert refused.value.option == f"cluster-{option}"
 
 
-def test_a_stand_alone_broker_has_nobody_to_vote_with() -> None:
+def test_a_stand_alone_broker_has_no_voters() -> None:
     with pytest.raises(OptionError, match="needs --cluster-name"):
         broker_options({"cluster-votes": "a=1"})

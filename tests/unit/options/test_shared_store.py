@@ -1,4 +1,5 @@
-"""The options of a shared store: what goes with it, and what is refused before anything is made."""
+"""Options of a shared store: what they are compatible with, and what is refused before anything
+is created."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from broker.options.modes.shared_store import DatabaseLock, SharedStoreOptions
 from broker.options.values import OptionError
 
 
-def test_it_stands_for_the_data_directory() -> None:
+def test_the_shared_store_replaces_the_data_directory() -> None:
     found = broker_options({"shared-store": "/srv/x", "cluster-name": "shop"})
     assert found.mode == (Path("/srv/x"), 800, None)
     assert found.data_dir is None
-    assert not found.clustered, "no ring is looked for: others lead or wait"
+    assert not found.clustered, "no ring: other brokers lead or wait"
     assert broker_options({}).mode is None
 
 
@@ -34,8 +35,10 @@ def test_it_stands_for_the_data_directory() -> None:
         ({"shared-store-lease": "soon"}, "shared-store-lease"),
     ],
 )
-def test_what_does_not_go_with_it(given: dict[str, str], at_fault: str, tmp_path: Path) -> None:
-    """One sentence that names the option; the directory is not made."""
+def test_incompatible_options_are_refused(
+    given: dict[str, str], at_fault: str, tmp_path: Path
+) -> None:
+    """One sentence names the option, and the directory is not created."""
     with pytest.raises(OptionError) as refused:
         broker_options({"shared-store": str(tmp_path / "store"), **given})
     assert refused.value.option == at_fault
@@ -60,7 +63,7 @@ def test_where_the_lease_is_kept(tmp_path: Path) -> None:
     at = "postgresql://db:5432/lease?application_name=a@b"
     found = lock(at)
     assert found is not None
-    assert found.url == at, "an @ is nothing special behind the ?"
+    assert found.url == at, "an @ has no meaning after the ?"
     assert lock("sqlite:///srv/x%20y.db") == DatabaseLock(
         "sqlite:///srv/x%20y.db", "sqlite:///srv/x%20y.db", Path("/srv/x y.db")
     )
@@ -82,8 +85,8 @@ def test_where_the_lease_is_kept(tmp_path: Path) -> None:
         ("postgresql://u:geheim geheim@db/lease", "unexpected spaces found"),
     ],
 )
-def test_a_lock_that_is_none(url: str, sentence: str, tmp_path: Path) -> None:
-    """It is named, without its password."""
+def test_an_invalid_lock_is_refused(url: str, sentence: str, tmp_path: Path) -> None:
+    """The error names it without its password."""
     with pytest.raises(OptionError, match=sentence) as refused:
         broker_options({"shared-store": str(tmp_path), "shared-store-lock": url})
     assert refused.value.option == "shared-store-lock"
@@ -99,7 +102,7 @@ def test_a_lock_without_its_driver_or_store(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_driver_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """psycopg without libpq: it is there, and its import fails."""
+    """psycopg without libpq: the module exists, and its import fails."""
     monkeypatch.setitem(sys.modules, "psycopg.conninfo", None)
     with pytest.raises(OptionError, match=r"cannot be loaded.*pip install"):
         broker_options({"shared-store": "/srv/x", "shared-store-lock": "postgresql://h/d"})

@@ -35,7 +35,7 @@ def test_unreadable_files_are_not_reloaded() -> None:
     assert changes(before, after, without=OF_LOGS) == ((), (), ())
 
 
-def test_secrets_are_named_but_not_shown() -> None:
+def test_secrets_are_named_and_not_shown() -> None:
     given = {"cluster-name": "c", "no-data-dir": "yes", "cluster-username": "u"}
     before = broker_options(given | {"cluster-password": "geheim"}).text
     after = broker_options(given | {"cluster-password": "streng"}).text

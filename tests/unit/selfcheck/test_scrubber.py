@@ -1,4 +1,4 @@
-"""What is corrupted at rest is found within one pass, in memory and on disk (G10).
+"""Corruption at rest is found within one pass, in memory and on disk (G10).
 
 Decision: docs/decisions/0017-digests-are-voted-on.md.
 """
@@ -78,7 +78,7 @@ def test_a_healthy_state_passes_in_slices_of_any_size() -> None:
         assert not whole_pass(machine, size)
 
 
-def test_changes_between_the_slices_are_no_fault() -> None:
+def test_changes_between_slices_are_not_faults() -> None:
     rig, machine = stocked()
     client = rig.client("b")
     scrub = Scrub(machine)
@@ -167,9 +167,9 @@ def test_corruption_in_memory_is_found_within_one_pass_and_named(
 
 
 @pytest.mark.parametrize("purge", [False, True])
-def test_what_leaves_is_hashed_again_and_does_not_cancel_out(purge: bool) -> None:
+def test_leaving_messages_are_hashed_again_and_do_not_cancel_out(purge: bool) -> None:
     """G10: a flipped byte of a message that is acked, expired or rejected stays in the root. A
-    purge hashes nothing, and what it forgets nobody was given."""
+    purge hashes nothing; nobody received what it drops."""
     rig, machine = stocked()
     client = rig.client("b")
     session, conn = client.session, client.conn
@@ -188,10 +188,11 @@ def test_what_leaves_is_hashed_again_and_does_not_cancel_out(purge: bool) -> Non
     assert (machine.root() == machine.recompute_root()) is purge
 
 
-def test_a_queue_that_is_drained_ahead_of_it_takes_no_memory_or_disk(
+def test_a_queue_drained_ahead_of_the_scrub_takes_no_memory_or_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A pass over a million messages takes minutes: it held all that it had not read yet."""
+    """A pass over a million messages takes minutes. (Regression: it held all it had not
+    yet read.)"""
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
     rig = Rig()
     shelf = MemoryShelf()
@@ -209,14 +210,14 @@ def test_a_queue_that_is_drained_ahead_of_it_takes_no_memory_or_disk(
     for _ in range(9):
         client.get("q")
     assert scrub.step(2) is None
-    assert seen < scrub.messages < 40, "it is ahead of the consumer"
-    assert len(shelf.pages) < held, "what both have passed is let go of"
+    assert seen < scrub.messages < 40, "the scrub is ahead of the consumer"
+    assert len(shelf.pages) < held, "what both have passed is released"
     for _ in range(27):
         client.get("q")
     before = scrub.messages
     assert scrub.step(1_000) is None
     assert scrub.done
-    assert scrub.messages == before, "who takes them has hashed them, or will"
+    assert scrub.messages == before, "their consumer has hashed them, or will"
     while machine.free(5):
         pass
     assert not shelf.pages
@@ -236,7 +237,7 @@ def test_the_pace_is_kept_and_counted() -> None:
     assert off.wake(machine, 1e9) is None
 
 
-def test_a_state_that_took_the_place_of_another_is_read_from_its_beginning() -> None:
+def test_a_replaced_state_is_read_from_its_start() -> None:
     _, machine = stocked()
     scrubber = MemoryScrubber(rate=10, now=0.0)
     assert scrubber.wake(machine, 1.0) is None
@@ -250,7 +251,7 @@ def test_a_state_that_took_the_place_of_another_is_read_from_its_beginning() -> 
 
 
 def disk(path: Path) -> LmdbStore:
-    """A store with a checkpoint and, behind it, entries."""
+    """A store with a checkpoint followed by entries."""
     store = LmdbStore(path / "store", META)
     author = Author()
     author.submit(publish(1, b"one"))
@@ -276,10 +277,10 @@ def test_a_flipped_byte_on_disk_is_found_within_one_pass(tmp_path: Path, prefix:
     assert "checksum" in fault.what
     assert scrubber.counters["faults"] == 1
     store.close()
-    assert scrubber.step() is None  # closed is not rotten
+    assert scrubber.step() is None  # a closed store is not a corrupt one
 
 
-def test_a_checkpoint_that_takes_the_place_of_what_is_read_is_no_fault(
+def test_replacing_the_checkpoint_being_read_is_not_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.selfcheck.scrubber.DISK_SLICE_BYTES", 1)

@@ -1,4 +1,4 @@
-"""What a member does about its own failures, in which order, and what it reports (G10, G16)."""
+"""How a member handles its own failures, in which order, and what it reports (G10, G16)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class FakeController:
-    """What the supervisor reads of a controller, and what it calls."""
+    """The part of a controller that the supervisor reads and calls."""
 
     def __init__(self, author: Author, voters: tuple[str, ...] = VOTERS) -> None:
         self.replica = author.replica
@@ -65,7 +65,7 @@ class FakeController:
 
 
 class FakePersister:
-    """What the supervisor reads of a persister."""
+    """The part of a persister that the supervisor reads."""
 
     def __init__(self, store: LmdbStore) -> None:
         self.store, self.meta = store, store.meta
@@ -78,7 +78,7 @@ class FakePersister:
 
 
 class FakeLog:
-    """Remembers the verdicts."""
+    """Records the verdicts."""
 
     def __init__(self) -> None:
         self.verdicts: list[str] = []
@@ -88,7 +88,7 @@ class FakeLog:
 
 
 class Supervised:
-    """A supervisor over fakes, and a store with a history of its own."""
+    """A supervisor over fakes, and a store with its own history."""
 
     def __init__(
         self, data: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...], rate: int
@@ -104,10 +104,10 @@ class Supervised:
             cast("Controller", self.core), cast("LmdbPersister", self.persister),
             self.recorder.vote, rate, BackupPolicy(), loop,
         )  # fmt: skip
-        self.supervisor.evidence.do = lambda work: work()  # to be looked at, at once
+        self.supervisor.evidence.do = lambda work: work()  # to be checked at once
 
     def beat(self, times: int = 40) -> None:
-        """Some turns of the loop, each with a wake."""
+        """Some turns of the loop, each with a wake-up."""
 
         async def turn() -> None:
             self.supervisor.wake()
@@ -125,7 +125,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made.close()
 
 
-def test_a_failure_is_kept_before_anything_more_is_sent(
+def test_a_failure_is_stored_before_anything_more_is_sent(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     """G16."""
@@ -141,7 +141,7 @@ def test_a_failure_is_kept_before_anything_more_is_sent(
     assert member.supervisor.all_counters()["executions_failed"] == 1
 
 
-def test_what_the_disk_did_is_not_blamed_on_a_command_or_the_store(
+def test_a_disk_error_is_not_blamed_on_a_command_or_the_store(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     member = Supervised(tmp_path, loop, VOTERS, 0)
@@ -156,9 +156,7 @@ def test_what_the_disk_did_is_not_blamed_on_a_command_or_the_store(
     assert not member.supervisor.evidence.all(KIND)
 
 
-def test_a_page_of_the_store_that_was_not_published_is_the_stores_fault(
-    tmp_path: Path, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_a_wrong_page_is_the_stores_fault(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     """G10: it is found before anybody has the message, and another member gives its state."""
     member = Supervised(tmp_path, loop, VOTERS, 0)
     of_checkpoint = StoreFailed("a checkpoint failed")
@@ -170,7 +168,7 @@ def test_a_page_of_the_store_that_was_not_published_is_the_stores_fault(
     assert not member.core.serving
 
 
-def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(
+def test_corrupt_memory_ends_the_member_and_its_disk_is_trusted(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10."""
@@ -192,7 +190,7 @@ def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(
 def test_a_corrupt_disk_is_rewritten_twice_and_then_left(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...]
 ) -> None:
-    """G10: where others have the state; a sole voter goes on with what it has in memory."""
+    """G10: where others have the state; a sole voter goes on with its memory."""
     member = Supervised(tmp_path, loop, voters, 0)
     done: asyncio.Future[DiskFault | None] = loop.create_future()
     done.set_result(DiskFault("the checksum of an entry does not hold"))
@@ -205,7 +203,7 @@ def test_a_corrupt_disk_is_rewritten_twice_and_then_left(
     assert all(disk for _, disk in member.core.distrust)
 
 
-def test_after_a_fault_the_disk_is_read_again_behind_the_fresh_checkpoint(
+def test_after_a_fault_the_disk_is_read_again_past_the_new_checkpoint(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.selfcheck.supervisor.DISK_PERIOD_S", 0.0)
@@ -216,17 +214,17 @@ def test_after_a_fault_the_disk_is_read_again_behind_the_fresh_checkpoint(
     member.beat(10)
     counters = member.supervisor.all_counters()
     assert (counters["disk_faults"], counters["disk_passes"]) == (1, 0)
-    flip_on_disk(member.store, b"l")  # which turns it back
+    flip_on_disk(member.store, b"l")  # which sends it back to the start
     member.persister.checkpoints = 1
     while not member.supervisor.all_counters()["disk_passes"]:
         member.beat(1)
     assert member.supervisor.all_counters()["disk_faults"] == 1
 
 
-def test_a_split_vote_is_re_executed_when_its_position_is_durable(
+def test_a_split_vote_is_re_executed_once_its_position_is_durable(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """G10: on another thread, from the store, and the result is reported and kept."""
+    """G10: on another thread, from the store; the result is reported and recorded."""
     member = Supervised(tmp_path, loop, VOTERS, 0)
     member.author.submit(publish(2, b"two"))
     history = member.author.replica.history

@@ -14,7 +14,7 @@ from broker.statistics.endpoint import SCRAPES_MAX, SCRAPES_OF_ADDRESS_MAX, Page
 from tests.support.observed import Observed
 
 
-def test_a_slow_reader_leaves_room_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_slowly_leaves_room_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The metrics port needs no login."""
 
     async def work() -> None:

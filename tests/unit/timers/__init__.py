@@ -1,1 +1,1 @@
-"""What a member does because time passes."""
+"""What a member does as time passes."""

@@ -1,4 +1,4 @@
-"""Consumers that hold a delivery for too long lose their channel, with RabbitMQ's words."""
+"""Consumers that hold a delivery for too long lose their channel, with RabbitMQ's message."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -45,7 +45,7 @@ class Timed:
         return peer
 
 
-def test_a_channel_is_closed_and_what_it_held_goes_back() -> None:
+def test_a_timeout_closes_the_channel_and_requeues_its_messages() -> None:
     timed = Timed()
     holder = timed.consumer("q", {"x-consumer-timeout": 5000})
     holder.publish(1, "q", b"m")
@@ -60,7 +60,7 @@ def test_a_channel_is_closed_and_what_it_held_goes_back() -> None:
     holder.open(2)
 
 
-def test_who_acknowledges_in_time_is_left_alone() -> None:
+def test_a_consumer_that_acknowledges_in_time_is_left_alone() -> None:
     timed = Timed(default_s=5.0)
     client = timed.consumer("q")
     for tag in range(1, 8):
@@ -71,8 +71,8 @@ def test_who_acknowledges_in_time_is_left_alone() -> None:
     assert all(one.method == "basic.deliver" for one in client.take())
 
 
-def test_one_old_delivery_among_many_that_are_settled() -> None:
-    """What comes later hides nothing, and what is kept of the times is bounded."""
+def test_one_old_delivery_among_many_settled_ones_is_found() -> None:
+    """Later deliveries do not hide it, and the memory for times is bounded."""
     timed = Timed(default_s=8.0)
     client = timed.consumer("q")
     client.publish(1, "q", b"held")
@@ -104,7 +104,7 @@ def test_each_queue_has_its_own_limit() -> None:
     assert closed.args[:2] == (406, WORDS.format(2, 20_000))
 
 
-def test_a_policy_says_it_too_and_the_lower_number_counts() -> None:
+def test_the_lower_of_policy_and_argument_counts() -> None:
     timed = Timed()
     timed.loop.define("policy", "/", "p", {
         "pattern": "^q", "definition": {"consumer-timeout": 3000}, "priority": 0,
@@ -118,7 +118,7 @@ def test_a_policy_says_it_too_and_the_lower_number_counts() -> None:
     assert closed.args[:2] == (406, WORDS.format(2, 3000))
 
 
-def test_a_time_without_service_does_not_count() -> None:
+def test_time_without_service_does_not_count() -> None:
     timed = Timed(default_s=5.0)
     client = timed.consumer("q")
     client.publish(1, "q", b"m")
@@ -133,7 +133,7 @@ def test_a_time_without_service_does_not_count() -> None:
     assert [one.method for one in client.take()] == ["channel.close"]
 
 
-def test_many_channels_are_looked_at_in_steps() -> None:
+def test_many_channels_are_checked_in_steps() -> None:
     timed = Timed(default_s=5.0)
     client = timed.consumer("q")
     client.publish(1, "q", b"m")
@@ -152,7 +152,7 @@ def test_many_channels_are_looked_at_in_steps() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, "5000", True])
-def test_an_argument_that_is_no_time(value: c.Value) -> None:
+def test_an_invalid_argument_is_refused(value: c.Value) -> None:
     peer = Loop().connect().open(1)
     arguments: c.Table = {"x-consumer-timeout": value}
     (refused,) = peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
@@ -170,7 +170,7 @@ def test_a_delivery_whose_consumer_was_cancelled_has_the_limit_of_its_queue() ->
     assert "channel.close" in [one.method for one in holder.take()]
 
 
-def test_what_was_got_has_the_limit_of_its_queue() -> None:
+def test_a_message_from_basic_get_has_the_limit_of_its_queue() -> None:
     timed = Timed(default_s=0.0)
     peer = timed.loop.connect().open(1)
     arguments: c.Table = {"x-consumer-timeout": 5000}
@@ -197,7 +197,7 @@ def test_a_long_limit_beside_a_short_one_keeps_few_times() -> None:
 
 
 def test_a_pause_of_the_process_does_not_count() -> None:
-    """What its clients sent meanwhile is read, and not applied yet."""
+    """What clients sent during the pause has been read, but not applied yet."""
     timed = Timed()
     holder = timed.consumer("q", {"x-consumer-timeout": 5000})
     holder.publish(1, "q", b"m")

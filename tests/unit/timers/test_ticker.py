@@ -47,7 +47,7 @@ class Scripted:
         return self.turn(busy=busy)
 
     def apply(self, *, moves: bool = True) -> None:
-        """The last tick, at the next position; `moves`: those of the others came as well."""
+        """Apply the last tick at the next position; if `moves`, with those of the other members."""
         last = self.sent[-1]
         self.history.position += 1
         self.machine.last_tick = self.history.position
@@ -59,12 +59,12 @@ class Scripted:
             self.machine.due_in_us -= gone_us
 
     def publish(self) -> None:
-        """Somebody's message was applied."""
+        """Apply a message published by some member."""
         self.history.position += 1
 
 
 def test_a_tick_is_sent_when_something_is_due() -> None:
-    """And its member asks to be woken then."""
+    """And its member asks to be woken at that time."""
     scripted = Scripted()
     scripted.machine.due_in_us = 123_000
     delay_s = scripted.wait(0.02)
@@ -78,7 +78,7 @@ def test_a_tick_is_sent_when_something_is_due() -> None:
     assert scripted.sent[-1].applied == scripted.history.position
 
 
-def test_otherwise_all_tick_at_the_same_times_of_the_machine() -> None:
+def test_otherwise_all_members_tick_at_the_same_machine_times() -> None:
     scripted = Scripted()
     for _ in range(400):
         scripted.wait(0.01)
@@ -89,8 +89,8 @@ def test_otherwise_all_tick_at_the_same_times_of_the_machine() -> None:
     assert all(one % GRID_US < 20_000 for one in reached)
 
 
-def test_what_clients_send_comes_to_a_horizon_that_is_ahead() -> None:
-    """One tick for what is sent within some milliseconds."""
+def test_client_messages_find_a_horizon_ahead_of_them() -> None:
+    """One tick covers what is sent within a few milliseconds."""
     scripted = Scripted()
     scripted.wait(0.2)
     sent = len(scripted.sent)
@@ -106,8 +106,8 @@ def test_what_clients_send_comes_to_a_horizon_that_is_ahead() -> None:
     assert len(scripted.sent) == sent + 2
 
 
-def test_a_clock_is_set_back_to_the_horizon_of_what_was_applied() -> None:
-    """G17: it might have been beyond it when that was ordered."""
+def test_a_clock_is_set_back_to_the_horizon_of_an_applied_message() -> None:
+    """G17: it might have been beyond that horizon when the message was ordered."""
     scripted = Scripted()
     scripted.wait(0.3)
     horizon_us = scripted.machine.horizon_us
@@ -117,8 +117,8 @@ def test_a_clock_is_set_back_to_the_horizon_of_what_was_applied() -> None:
     assert scripted.sent[-1].reached_us == pytest.approx(horizon_us + 100_000, abs=1)
 
 
-def test_a_former_horizon_counts_for_what_came_under_it() -> None:
-    """G17: several items may be applied between two looks."""
+def test_a_former_horizon_counts_for_messages_ordered_under_it() -> None:
+    """G17: several items may be applied between two turns."""
     scripted = Scripted()
     scripted.wait(0.3)
     first_us = scripted.machine.horizon_us
@@ -153,7 +153,7 @@ def test_time_in_which_this_member_does_not_serve_does_not_count() -> None:
     assert scripted.sent[-1].reached_us == pytest.approx(100_000, abs=1)
 
 
-def test_a_clock_goes_no_further_than_the_machine_takes() -> None:
+def test_a_clock_goes_no_further_than_the_machine_allows() -> None:
     scripted = Scripted()
     scripted.machine.wants_tick = False
     scripted.wait(3600.0)
@@ -162,8 +162,8 @@ def test_a_clock_goes_no_further_than_the_machine_takes() -> None:
     assert scripted.sent[-1].reached_us == AHEAD_US_MAX
 
 
-def test_a_clock_starts_anew_with_a_state_that_was_received() -> None:
-    """G17: its positions may be those of another history, and other horizons."""
+def test_a_received_state_restarts_the_clock() -> None:
+    """G17: its positions may be of another history, with other horizons."""
     scripted = Scripted()
     scripted.wait(0.4)
     received = SimpleNamespace(
@@ -177,7 +177,7 @@ def test_a_clock_starts_anew_with_a_state_that_was_received() -> None:
     assert scripted.sent[-1].reached_us == pytest.approx(150_000, abs=1)
 
 
-def test_a_tick_under_way_is_not_doubled_and_a_lost_one_is() -> None:
+def test_a_tick_under_way_is_not_repeated_but_a_lost_one_is() -> None:
     scripted = Scripted()
     scripted.machine.due_in_us = 50_000
     scripted.wait(0.1)
@@ -189,8 +189,8 @@ def test_a_tick_under_way_is_not_doubled_and_a_lost_one_is() -> None:
     assert len(scripted.sent) == sent + 1
 
 
-def test_a_clock_that_is_ahead_of_the_others_does_not_hurry() -> None:
-    """It has said that its time has come; the others have not."""
+def test_a_clock_ahead_of_the_others_does_not_hurry() -> None:
+    """It has claimed that its time has come; the others have not."""
     scripted = Scripted()
     scripted.machine.due_in_us = 50_000
     scripted.wait(0.06)
@@ -203,28 +203,28 @@ def test_a_clock_that_is_ahead_of_the_others_does_not_hurry() -> None:
     assert len(scripted.sent) <= sent + 4
 
 
-def test_nobody_asks_to_look_again_at_once() -> None:
-    """Nor do looks cost time, however many there are: microseconds were cut off at each."""
+def test_no_turn_asks_for_another_at_once() -> None:
+    """Frequent turns lose no time either. (Regression: each cut off its microseconds.)"""
     scripted = Scripted()
     scripted.wait(0.1)
     for _ in range(2000):
         delay_s = scripted.wait(0.0000004)
         assert delay_s is None or delay_s >= LOOK_S_MIN
     scripted.machine.due_in_us = 1
-    assert scripted.wait(0.0) is None, "the last one is long ago"
+    assert scripted.wait(0.0) is None, "the last turn is long ago"
     scripted.apply(moves=False)
     delay_s = scripted.wait(NEAR_S / 2)
     assert delay_s is None or delay_s >= LOOK_S_MIN
     assert scripted.sent[-1].reached_us >= 100_790
 
 
-def test_a_claim_that_was_taken_in_part_is_followed_by_the_next_at_its_time() -> None:
+def test_a_partly_accepted_claim_is_followed_by_the_next_in_time() -> None:
     """G17: after a pause of all voters nobody ticked any more, and nothing expired."""
     scripted = Scripted()
     scripted.wait(1.7)
     last, machine = scripted.sent[-1], scripted.machine
     assert last.reached_us > 3 * GRID_US
-    scripted.history.position += 2  # something was ordered before it, under the horizon of then
+    scripted.history.position += 2  # something was ordered before it, under the old horizon
     machine.clocks["a"] = Clock(GRID_US // 5, last.applied)
     machine.now_us = machine.horizon_us = GRID_US // 5
     before = len(scripted.sent)

@@ -1,4 +1,4 @@
-"""What members do because time passes: ticks, when and how many.
+"""Duties of members as time passes: ticks, when and how many.
 
 Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
@@ -11,19 +11,19 @@ from broker.timers.timers import Timers
 from tests.support.scripted_views import Bus
 
 BEAT_S = 0.05
-EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"  # a second to live
+EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"  # one second to live
 EXPIRES_IN_AN_HOUR = b"\x01\x00\x073600000"
 
 
 class Silent:
-    """Nobody to be turned away by."""
+    """Refuses nobody."""
 
     def wake(self, now: float) -> None:
-        """Nothing to look at."""
+        """Nothing to do."""
 
 
 class Cluster:
-    """Three members whose duties are called twenty times a second, each with a clock of its own."""
+    """Three members, each with its own clock, whose duties run twenty times a second."""
 
     def __init__(self) -> None:
         self.bus = Bus()
@@ -39,7 +39,7 @@ class Cluster:
         self.bus.change("a b c")
 
     def renew(self, name: str) -> None:
-        """The duties of a new life."""
+        """Start the duties of a new incarnation."""
 
         def stopped(code: Exit, reason: str) -> None:
             if name not in [gone for gone, _, _ in self.stopped_with]:
@@ -48,7 +48,7 @@ class Cluster:
         self.timers[name] = Timers(self.bus.cores[name], Silent(), stopped, self.now)
 
     def pass_time(self, seconds: float) -> int:
-        """How many commands were ordered meanwhile."""
+        """The number of commands ordered in that time."""
         before = self.position
         for _ in range(round(seconds / BEAT_S)):
             self.now += BEAT_S
@@ -97,7 +97,7 @@ def test_no_tick_without_a_deadline(cluster: Cluster) -> None:
 
 
 def test_each_member_ticks_when_something_is_due(cluster: Cluster) -> None:
-    """And before that twice a second."""
+    """Before that it ticks twice a second."""
     cluster.publish(EXPIRES_IN_A_SECOND)
     assert cluster.pass_time(0.95) == 3 * 2
     assert cluster.depth == 1
@@ -105,14 +105,14 @@ def test_each_member_ticks_when_something_is_due(cluster: Cluster) -> None:
     assert cluster.depth == 0
 
 
-def test_a_deadline_far_away_is_worth_two_ticks_a_second(cluster: Cluster) -> None:
+def test_a_distant_deadline_causes_two_ticks_a_second(cluster: Cluster) -> None:
     cluster.publish(EXPIRES_IN_AN_HOUR)
-    cluster.pass_time(1)  # nobody knows yet how far away it is
+    cluster.pass_time(1)  # nobody knows yet how distant it is
     assert 54 <= cluster.pass_time(10) <= 60
 
 
-def test_the_time_goes_on_as_the_clocks_do(cluster: Cluster) -> None:
-    """Whether ticks are seldom or not, none of it is lost."""
+def test_time_advances_with_the_clocks(cluster: Cluster) -> None:
+    """However rare the ticks are, no time is lost."""
     cluster.publish(EXPIRES_IN_AN_HOUR)
     machine = cluster.bus.cores["b"].replica.machine
     for seconds in (0.5, 10.0):
@@ -134,10 +134,10 @@ def test_a_message_lives_as_long_as_it_should(cluster: Cluster) -> None:
         assert cluster.depth == 0
 
 
-def test_a_message_that_comes_while_ticks_are_seldom_lives_no_second_longer(
+def test_a_message_sent_while_ticks_are_rare_lives_no_second_longer(
     cluster: Cluster,
 ) -> None:
-    """G17: between two looks of the members the last message went and another one came."""
+    """G17: between two turns of the members the last message went and another one came."""
     cluster.publish(EXPIRES_IN_AN_HOUR)
     cluster.pass_time(5.9)
     cluster.bus.cores["a"].submit([c.QueuePurge(c.QUEUE_PURGE, cluster.conn, 1, "q", False)])
@@ -161,7 +161,7 @@ def test_one_wild_clock_changes_nothing(cluster: Cluster, wild_s: float) -> None
 
 
 def test_a_joiner_whose_state_ends_with_the_shutdown_stops_too(cluster: Cluster) -> None:
-    """What it received holds the shutdown already, so it never applies it itself."""
+    """The received state contains the shutdown already, so the joiner never applies it itself."""
     bus = cluster.bus
     bus.start("c", incarnation=2)
     bus.shells["c"].instant_transfers = False
@@ -196,10 +196,8 @@ def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("half_way", [True, False])
-def test_nobody_ends_by_a_shutdown_that_half_an_item_has_left(
-    cluster: Cluster, half_way: bool
-) -> None:
-    """An activation that waits for a page has not taken out the shutdown of the run before."""
+def test_a_shutdown_half_removed_by_an_item_ends_nobody(cluster: Cluster, half_way: bool) -> None:
+    """An activation that waits for a page has not yet removed the previous run's shutdown."""
     core = cluster.bus.cores["a"]
     core.replica.half_way = half_way
     core.replica.machine.shutdown_id = "of the run before"
@@ -208,7 +206,7 @@ def test_nobody_ends_by_a_shutdown_that_half_an_item_has_left(
     assert bool(cluster.stopped_with) is not half_way
 
 
-def test_a_tick_under_way_is_not_doubled(cluster: Cluster) -> None:
+def test_a_tick_under_way_is_not_repeated(cluster: Cluster) -> None:
     cluster.publish(EXPIRES_IN_A_SECOND)
     cluster.pass_time(0.3)
     before = len(cluster.bus.queue)

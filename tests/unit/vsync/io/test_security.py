@@ -214,7 +214,7 @@ def test_removing_a_members_key_excludes_it_while_connected(tmp_path: Path) -> N
     play(story, tmp_path)
 
 
-def test_a_member_cannot_send_in_anothers_name(tmp_path: Path) -> None:
+def test_a_member_cannot_send_as_another_one(tmp_path: Path) -> None:
     """The key is valid, but the frame names another member: it is dropped and counted."""
 
     async def story(folder: Path) -> None:
