@@ -71,14 +71,14 @@ def as_pamqp(value: Value) -> object:
 
 
 @given(tables)
-def test_a_table_is_read_by_the_other_implementation(table: Table) -> None:
+def test_pamqp_reads_our_tables(table: Table) -> None:
     data = encode_table(table)
     assert pamqp.decode.field_table(data) == (len(data), as_pamqp(table))
     assert decode_table(data, 0, len(data)) == (table, len(data))
 
 
 @given(tables)
-def test_a_table_of_the_other_implementation_is_read(table: Table) -> None:
+def test_we_read_tables_of_pamqp(table: Table) -> None:
     def without_precision(value: Value) -> Value:
         match value:
             case float():
@@ -97,7 +97,7 @@ def test_a_table_of_the_other_implementation_is_read(table: Table) -> None:
     assert as_pamqp(decoded) == as_pamqp(table)
 
 
-def test_the_method_table_is_that_of_the_specification() -> None:
+def test_the_method_table_is_the_specifications() -> None:
     theirs: dict[int, Any] = pamqp.commands.INDEX_MAPPING
     ours = {(m.class_id << 16) + m.method_id: m for m in spec.METHODS.values()}
     assert ours.keys() == theirs.keys()
@@ -137,7 +137,7 @@ def calls(draw: st.DrawFn) -> tuple[spec.Method, tuple[Value, ...]]:
 
 
 @given(calls())
-def test_every_method_survives_the_way_there_and_back(
+def test_every_method_round_trips(
     call: tuple[spec.Method, tuple[Value, ...]],
 ) -> None:
     method, args = call
@@ -147,7 +147,7 @@ def test_every_method_survives_the_way_there_and_back(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pamqp")
 @given(calls())
-def test_every_method_is_read_by_the_other_implementation(
+def test_pamqp_reads_every_method(
     call: tuple[spec.Method, tuple[Value, ...]],
 ) -> None:
     method, args = call
@@ -190,9 +190,7 @@ def _properties() -> st.SearchStrategy[Table]:
 
 
 @given(_properties(), st.integers(1, (1 << 40)))
-def test_every_property_set_is_read_by_the_other_implementation(
-    values: Table, body_bytes: int
-) -> None:
+def test_pamqp_reads_every_property_set(values: Table, body_bytes: int) -> None:
     data = codec.encode_properties(values)
     payload = b"\x00\x3c\x00\x00" + body_bytes.to_bytes(8, "big") + data
     assert codec.decode_content_header(payload, 0, len(payload)) == (body_bytes, data)
@@ -212,7 +210,7 @@ def test_every_property_set_is_read_by_the_other_implementation(
 
 
 @given(names, names, _properties(), st.binary(max_size=300), st.booleans(), st.integers(4096, 8192))
-def test_a_publish_is_read_by_the_other_implementation(
+def test_pamqp_reads_a_publish(
     exchange: str, key: str, values: Table, body: bytes, mandatory: bool, frame_max: int
 ) -> None:
     body *= 40
@@ -237,7 +235,7 @@ def test_a_publish_is_read_by_the_other_implementation(
 
 
 @given(names, st.integers(0, 1 << 62), st.booleans(), names, names, st.binary(max_size=9000))
-def test_a_delivery_is_read_by_both(
+def test_both_implementations_read_a_delivery(
     tag: str, number: int, redelivered: bool, exchange: str, key: str, body: bytes
 ) -> None:
     out = bytearray()
@@ -268,7 +266,7 @@ def test_a_delivery_is_read_by_both(
         max_size=9,
     ),
 )
-def test_deliveries_in_a_run_are_those_one_at_a_time(
+def test_a_run_of_deliveries_equals_them_one_at_a_time(
     tag: str, key: str, run: list[codec.Delivery]
 ) -> None:
     one_by_one, out = bytearray(b"before"), bytearray(b"before")
@@ -282,7 +280,7 @@ def test_deliveries_in_a_run_are_those_one_at_a_time(
 
 
 @given(st.integers(0, 1 << 62), st.booleans(), st.booleans())
-def test_settlements_are_read_by_both(tag: int, multiple: bool, requeue: bool) -> None:
+def test_both_implementations_read_settlements(tag: int, multiple: bool, requeue: bool) -> None:
     out = bytearray()
     codec.append_ack(out, 1, tag, multiple)
     codec.append_nack(out, 2, tag, multiple, requeue)
@@ -322,7 +320,7 @@ def test_any_bytes_are_properties_or_a_fault(flags: bytes, data: bytes) -> None:
 
 @given(calls(), st.data())
 @settings(max_examples=60)
-def test_a_method_cut_short_is_a_fault(
+def test_a_truncated_method_is_a_fault(
     call: tuple[spec.Method, tuple[Value, ...]], data: st.DataObject
 ) -> None:
     method, args = call

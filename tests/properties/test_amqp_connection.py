@@ -1,4 +1,4 @@
-"""No bytes and no order of methods make a connection fail otherwise than in the AMQP way."""
+"""No bytes and no order of methods fail a connection except in AMQP's way."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,7 +114,7 @@ def test_any_bytes_in_any_phase(phase: ReaderPhase, received: list[bytes], step:
 
 @given(pieces, st.integers(1, 60))
 @settings(max_examples=300)
-def test_how_the_bytes_are_cut_does_not_matter(received: list[bytes], step: int) -> None:
+def test_chunking_of_the_bytes_does_not_matter(received: list[bytes], step: int) -> None:
     stream = b"".join(received)
     whole, cut = reach(ReaderPhase.OPEN, 1, 2), reach(ReaderPhase.OPEN, 1, 2)
     events = whole.receive(stream, 0.0)
@@ -143,10 +143,10 @@ ALIKE = [
     st.integers(1, 2000),
 )
 @settings(max_examples=300)
-def test_messages_alike_are_taken_as_one_at_a_time(
+def test_similar_messages_are_read_as_one_at_a_time(
     received: list[tuple[bytes, int, int]], step: int
 ) -> None:
-    """Some with an octet that is another one: also in what repeats, and at the end of a frame."""
+    """Some have one other octet: in the repeated part too, and at the end of a frame."""
     whole, cut = reach(ReaderPhase.OPEN, 1, 2), reach(ReaderPhase.OPEN, 1, 2)
     stream = bytearray()
     for piece, times, spoilt in received:
@@ -165,7 +165,7 @@ def test_messages_alike_are_taken_as_one_at_a_time(
 
 
 def _anywhere(event: Event) -> Event:
-    """It, without the place of a fault in what was read."""
+    """The fault without its place in the input."""
     return event._replace(text="") if isinstance(event, Faulted) else event
 
 
@@ -175,7 +175,7 @@ def _anywhere(event: Event) -> Event:
     st.integers(4096, 8192),
 )
 @settings(max_examples=100)
-def test_every_message_comes_whole(
+def test_every_message_arrives_whole(
     messages: list[tuple[int, bytes]], step: int, frame_max: int
 ) -> None:
     connection = reach(ReaderPhase.OPEN, 1, 2)

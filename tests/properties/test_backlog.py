@@ -1,4 +1,4 @@
-"""A backlog against a plain list: same messages, same order, whatever its blocks are."""
+"""A backlog against a plain list: the same messages in the same order, whatever its blocks are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FixedPage(NamedTuple):
         return self.messages
 
     def ask(self) -> int:
-        """It is there."""
+        """The page is there."""
         return 0
 
     @property
@@ -65,7 +65,7 @@ OVERFULL = [("append", 1), ("adopt", 4), ("append", 1), ("pop", 2), ("append all
 
 @example(OVERFULL, [0] * 9)
 @given(STEPS, st.lists(st.sampled_from([0, 1, 1, 2, 9, 10, 11]), min_size=9, max_size=9))
-def test_it_is_a_list_taken_from_both_ends(steps: list[tuple[str, int]], sizes: list[int]) -> None:
+def test_it_equals_a_list_used_at_both_ends(steps: list[tuple[str, int]], sizes: list[int]) -> None:
     before = backlogs.BLOCK_MESSAGES, backlogs.BLOCK_BYTES
     backlogs.BLOCK_MESSAGES, backlogs.BLOCK_BYTES = 3, 10
     try:
@@ -131,17 +131,17 @@ def _compare(steps: list[tuple[str, int]], sizes: list[int]) -> None:
         assert list(found) == expected
         assert [one for part in found.parts() for one in part] == expected
     for other, then in copies:
-        assert list(other) == then, "a copy and its original do not touch one another"
+        assert list(other) == then, "a copy and its original are independent"
 
 
 def _looked_at(backlog: Backlog[tuple[int, bytes]]) -> list[object]:
-    """What a copy refers to, and a full collection comes across."""
+    """The objects a copy refers to, and those a full collection visits."""
     deques = [one for one in gc.get_referents(backlog) if isinstance(one, deque)]
     return [one for held in deques for one in held]
 
 
-def test_neither_copy_nor_collector_looks_at_what_lies_between() -> None:
-    """A deque of a million messages took 20 ms to copy, and each full collection 40."""
+def test_neither_copy_nor_collector_visits_the_middle() -> None:
+    """A deque of a million messages took 20 ms to copy, and 40 ms in each full collection."""
     backlog = Backlog((number, b"body") for number in range(8 * BLOCK_MESSAGES))
     gc.collect()
     gc.collect()
@@ -151,7 +151,7 @@ def test_neither_copy_nor_collector_looks_at_what_lies_between() -> None:
         blocks = [block for block in found if isinstance(block, Block)]
         assert len(blocks) == 7
         inside = [block.messages() for block in blocks]
-        assert not any(map(gc.is_tracked, inside)), "nor does it look into the blocks"
+        assert not any(map(gc.is_tracked, inside)), "it does not look into the blocks"
 
 
 @pytest.mark.parametrize("count", [0, 1, BLOCK_MESSAGES, 3 * BLOCK_MESSAGES + 1])

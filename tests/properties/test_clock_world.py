@@ -1,5 +1,5 @@
-"""No message expires early, whatever holds up the ticks of clocks that run right, or each at a rate
-of its own (G17)."""
+"""No message expires early, whatever delays the ticks of clocks that are right or have their own
+rates (G17)."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def test_nothing_expires_early_in_many_more_histories(kind: type[ClockWorld]) ->
 
 
 def test_nothing_expires_very_late_without_faults() -> None:
-    """G17: what a clock may claim, a tick, and how late this world applies it."""
+    """G17: what a clock may claim, one tick, and the delay with which this world applies it."""
     for seed in range(12):
         world = ClockWorld(seed, faulty=False)
         assert not world.run(SECONDS), f"seed {seed}"
@@ -46,7 +46,7 @@ def test_nothing_expires_very_late_without_faults() -> None:
 
 
 def test_one_wrong_clock_makes_nothing_very_late() -> None:
-    """G17: it holds the time of the others no more than it drives it on."""
+    """G17: it holds the others' time back no more than it drives it on."""
     habits = Habits(leases=True, takes=False, cold=False, wrong=True, votes="equal")
     for seed in range(6):
         world = SwarmWorld(seed, habits, faulty=False)
@@ -68,6 +68,6 @@ def _no_horizon(_state: State, _applied: int, _until: int) -> int:
 def test_a_bug_of_the_clocks_is_found(
     of: str, where: str, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G17: with it something expires early."""
+    """G17: with this bug something expires early."""
     monkeypatch.setattr(f"{where}.first_horizon", _no_horizon)
     assert any(SwarmWorld(seed).run(SECONDS) for seed in seeds), of

@@ -1,6 +1,6 @@
-"""One member is wrong somewhere, sometime: it is named, it alone, at the next vote (G10).
+"""One member is wrong in some way at some time: the next vote names it alone (G10).
 
-Cores on a scripted ring, each with a store of its own that is really re-executed when votes split.
+Cores on a scripted ring, each with its own store, which is really re-executed when votes split.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ReexecutingBus(Bus):
             self.shells[name].disk_history = h
 
     def on_split(self, name: str, verdict: DigestVerdict) -> None:
-        """What the supervisor does."""
+        """Do what the supervisor does."""
         self.keep(name)
         core = self.cores[name]
         found = reexecute(name, self.stores[name], verdict.position, core.judgement.agreed)
@@ -99,7 +99,7 @@ def real_disks() -> Iterator[None]:
 
 
 def flip_a_bit(machine: Machine) -> None:
-    """Of a message that waits; found as it is acked."""
+    """Flip a bit of a waiting message; it is found as the message is acked."""
     ready = machine.vhosts["/"].queues["q"].ready
     if ready:
         message = ready.first
@@ -124,7 +124,7 @@ def flip_the_root(machine: Machine) -> None:
 
 
 def forget_a_binding(machine: Machine) -> None:
-    """From here on this member gives other outcomes."""
+    """From here on this member has other outcomes."""
     machine.vhosts["/"].queues["q"].ready = Backlog()
     machine.vhosts["/"].queues["q"].ready_sum = 0
     del machine.vhosts["/"].queues["q"]
@@ -146,11 +146,11 @@ SHAPES = [(3, 3), (3, 2), (5, 5), (5, 4), (5, 3), (2, 2)]
     after=st.integers(0, 3),
     votes_first=st.booleans(),
 )
-def test_the_wrong_member_is_named_and_no_other(
+def test_only_the_wrong_member_is_named(
     shape: tuple[int, int], fault: Callable[[Machine], None], diverged_member: int, before: int,
     after: int, votes_first: bool,
 ) -> None:  # fmt: skip
-    """G10: whether a majority out-votes it or nobody can, with and without a voter that is down."""
+    """G10: whether a majority outvotes it or not, with and without a voter that is down."""
     size, present = shape
     bus = ReexecutingBus(size, present)
     names = bus.present.split()
@@ -181,7 +181,7 @@ def test_the_wrong_member_is_named_and_no_other(
 
 
 @pytest.mark.parametrize("present", [2, 3])
-def test_when_the_machine_is_not_deterministic_no_member_continues(
+def test_if_the_machine_is_nondeterministic_no_member_goes_on(
     present: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10: each member computes something of its own, again and again: real nondeterminism."""

@@ -106,7 +106,7 @@ def test_random_clients(script: list[Step]) -> None:
 
 
 def check(peer: Peer, channel: int, requested: list[str], published: int) -> None:
-    """Every request gets its reply in order, or the channel has been closed with a reason."""
+    """Every request has its reply, in order, or the channel was closed with a reason."""
     received = [one for one in peer.received if one.channel == channel]
     replies = [
         one.method

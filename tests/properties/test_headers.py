@@ -1,4 +1,4 @@
-"""Headers of every type that clients send: read alike by gateway and machine, never dropped."""
+"""Headers of every type that clients send: gateway and machine read them alike and drop none."""
 
 import struct
 
@@ -74,7 +74,7 @@ def properties_of(table: bytes) -> bytes:
 
 
 def plain(value: Value) -> Value:
-    """Without the types that only an encoder needs: what a command carries."""
+    """Without the types only an encoder needs: what a command carries."""
     match value:
         case dict():
             return {name: plain(item) for name, item in value.items()}
@@ -113,8 +113,8 @@ def test_a_dead_letter_keeps_every_header_byte_for_byte(table: bytes) -> None:
 
 
 @pytest.mark.parametrize("tag", SCALARS)
-def test_no_type_that_clients_send_costs_the_others(tag: str) -> None:
-    """The type `L` was unknown to the machine, and dead-lettering then dropped all headers."""
+def test_no_header_type_costs_the_others(tag: str) -> None:
+    """Regression: the machine did not know type `L`, and dead-lettering dropped all headers."""
 
     @given(SCALARS[tag])
     def check(value: bytes) -> None:
@@ -127,17 +127,17 @@ def test_no_type_that_clients_send_costs_the_others(tag: str) -> None:
     check()
 
 
-ORACLE_TAGS = [tag for tag in SCALARS if tag not in "DTSVx"]  # those that pamqp gives as numbers
+ORACLE_TAGS = [tag for tag in SCALARS if tag not in "DTSVx"]  # those that pamqp returns as numbers
 
 
 @given(st.sampled_from(ORACLE_TAGS).flatmap(lambda tag: SCALARS[tag]))
-def test_numbers_are_read_as_the_other_implementation_reads_them(value: bytes) -> None:
+def test_numbers_are_read_as_pamqp_reads_them(value: bytes) -> None:
     table = table_of([("n", value)])
     _, theirs = pamqp.decode.field_table(table)
     assert headers_of(properties_of(table)) == theirs
 
 
-def test_as_deep_as_the_gateway_allows() -> None:
+def test_tables_as_deep_as_the_gateway_allows() -> None:
     value = b"t\x01"
     for _ in range(DEPTH_MAX - 1):
         value = counted(b"A", value)
@@ -148,8 +148,8 @@ def test_as_deep_as_the_gateway_allows() -> None:
     assert [one[2] for one in raw_headers(letter)][:2] == [value, b"V"]
 
 
-def test_other_deaths_keep_what_a_client_put_into_them() -> None:
-    """Records that came from elsewhere may hold any type, which stay as they are."""
+def test_foreign_death_records_keep_what_a_client_put_into_them() -> None:
+    """Records from elsewhere may contain any type, which is kept."""
     foreign = b"F" + table_of([("queue", counted(b"S", b"far")), ("count", b"L" + b"\xff" * 8)])
     properties = properties_of(table_of([("x-death", counted(b"A", foreign))]))
     letter = bury(properties, "q", "x", ("k",), "expired", 0)
@@ -158,7 +158,7 @@ def test_other_deaths_keep_what_a_client_put_into_them() -> None:
 
 
 @pytest.mark.parametrize("tag", sorted(set(range(256)) - set(b"tbBsuIilLfdDSATFVx")))
-def test_an_unknown_type_is_an_error_of_the_connection(tag: int) -> None:
+def test_an_unknown_type_is_a_connection_error(tag: int) -> None:
     properties = properties_of(table_of([("n", bytes((tag,)) + b"\x00" * 8)]))
     with pytest.raises(ProtocolFault, match="unknown type") as fault:
         inspect_properties(properties)

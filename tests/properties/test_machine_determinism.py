@@ -1,4 +1,4 @@
-"""The same history in processes that hash strings differently: the same states and words."""
+"""The same history under different hash seeds: the same states and effects."""
 
 import hashlib
 import os
@@ -37,12 +37,12 @@ def numbered(producer: str, number: int) -> bytes:
 
 
 def keyed(key: str) -> bytes:
-    """Properties of a message that replaces an older one, or is of a group."""
+    """Properties of a message that replaces an older one, or belongs to a group."""
     return with_header(b"\0\0", "key", key)
 
 
 def history(seed: int, count: int) -> Iterator[Command]:
-    """Whatever comes to mind: most of it makes sense."""
+    """A random history, most of which makes sense."""
     rng = random.Random(seed)
     for number in range(count):
         conn, chan = rng.choice((1, 2)), rng.choice((1, 2))
@@ -102,7 +102,7 @@ def history(seed: int, count: int) -> Iterator[Command]:
 
 
 class Run:
-    """A machine that is given a history, by a client that opens again what an error closed."""
+    """A machine with a history, and a client that reopens what an error closed."""
 
     def __init__(self, seed: int) -> None:
         self.seen = hashlib.sha256()  # of every outcome, root, effect and move
@@ -136,7 +136,7 @@ class Run:
 
 
 def run(seed: int) -> str:
-    """A hash over all that happens, and the final snapshot."""
+    """A hash of everything that happens, and the final snapshot."""
     done = Run(seed)
     for chunk in done.machine.snapshot():
         done.seen.update(chunk)
@@ -145,7 +145,7 @@ def run(seed: int) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_histories_move_messages(seed: int) -> None:
-    """Most commands find an open channel, and what they do differs."""
+    """Most commands find an open channel, and their effects differ."""
     done = Run(seed)
     assert done.outcomes[c.IGNORED] < 0.05 * done.position
     errors = sum(n for outcome, n in done.outcomes.items() if outcome >= 300)

@@ -1,4 +1,4 @@
-"""Whatever passes the gate of a blob, the machine answers by a value: it never raises."""
+"""The machine answers everything that a blob may contain with a value: it never raises."""
 
 from typing import cast
 
@@ -130,7 +130,7 @@ def test_the_machine_never_raises(commands: list[Command]) -> None:
     machine = Machine("a")
     members = (c.ActiveMember("a", 1, True),)
     machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), "", MACHINE_VERSION))
-    # An order to execute what this release cannot stops the member: that is meant, not a fault.
+    # An order to execute what this release cannot stops the member: that is intended.
     orders = [o for o in commands if o[0] != c.UPGRADE or o[2] <= MACHINE_VERSION]  # type: ignore[misc,operator]
     for position, command in enumerate(orders, 2):
         session = machine.sessions["a"].session if "a" in machine.sessions else 0
@@ -165,10 +165,10 @@ PUBLISHES = st.lists(
 
 @given(st.lists(st.one_of(PUBLISHES, PUBLISHES.map(sorted), st.lists(COMMANDS, max_size=3))))
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_packed_comes_out_in_its_order(parts: list[list[Command]]) -> None:
-    """Whatever of it travels as runs."""
+def test_packed_commands_are_unpacked_in_order(parts: list[list[Command]]) -> None:
+    """Whichever of them travel as runs."""
     commands = [command for part in parts for command in part]
-    assume(commands)  # an item without any is malformed
+    assume(commands)  # an item without commands is malformed
     assert repr(unpack_blob(pack_blob(1, 2, 3, commands)).commands) == repr(tuple(commands))
 
 

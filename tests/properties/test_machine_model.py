@@ -1,7 +1,7 @@
-"""The machine against the dumb model, on generated histories.
+"""The machine against the simple model, on generated histories.
 
-After every command: outcome and state as the model says, deliveries legal, invariants, equal roots
-at three members. And at some point of every history: a snapshot whose machine continues alike.
+After every command: the model's outcome and state, legal deliveries, invariants, and equal roots at
+three members. And at some point of every history: a snapshot whose machine continues alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ PLACES = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("b", 1, 1)]
 
 
 class Op(NamedTuple):
-    """What a client does; `n` and the flags mean what the verb makes of them."""
+    """A client's action; its verb gives `n` and the flags their meaning."""
 
     verb: str
     place: tuple[str, int, int]
@@ -73,7 +73,7 @@ OF_GROUPS = (
 def histories(
     places: list[tuple[str, int, int]], queues: tuple[str, ...], verbs: Sequence[str] = VERBS
 ) -> SearchStrategy[list[Op]]:
-    """Of clients at these places, that use these queues."""
+    """Histories of clients at these places that use these queues."""
     op = st.builds(
         Op,
         st.sampled_from(verbs),
@@ -86,8 +86,8 @@ def histories(
     return st.lists(op, min_size=10, max_size=80)
 
 
-# Over all places and queues at once, two steps seldom meet at the same ones: half of the histories
-# happen at few of them.
+# With all places and queues at once, two steps seldom meet at the same ones; so half of the
+# histories use few of them.
 OPS = st.one_of(
     histories(PLACES, QUEUES),
     histories(PLACES[:2], QUEUES[:2]),
@@ -99,7 +99,7 @@ OPS = st.one_of(
 
 
 def begin(name: str, offset: str | int, wants: bool, browses: bool) -> tuple[bool, c.Table]:
-    """Whether a reader of the stream wants only what has a value, and a consumer's arguments."""
+    """Whether a stream's reader wants only messages with a value, and the consumer's arguments."""
     if name != "stream":
         return False, {"x-filter-no-consume": True} if browses else {}
     filtered: c.Table = {"x-stream-filter": ("persistent", "no other one")} if wants else {}
@@ -121,7 +121,7 @@ def new_queue(name: str, at: Chan) -> ModelQueue:
 
 
 def keyed(body: bytes, has_value: bool = False) -> bytes:
-    """The properties of a message with this body, with a value to filter by or without."""
+    """The properties of a message with this body, with or without a value to filter by."""
     properties = with_header(VALUED[has_value], "qpid.LVQ_key", key_of(body))
     group = group_of(body)
     return with_header(properties, "group", group) if group else properties
@@ -143,7 +143,7 @@ class World:
         self.ledger = Ledger()
         self.position = 0
         self.bodies = 0
-        self.queue = ""  # that the latest command names
+        self.queue = ""  # named by the latest command
         self.later: list[Callable[[], object]] = []  # the second half of the latest command
         self.activate(())
         for place in PLACES:
@@ -156,7 +156,7 @@ class World:
         outcomes = {m.apply(self.position, session, 0, command) for m in self.machines.values()}
         assert len(outcomes) == 1
         moves = {m.take_moves()[0] for m in self.machines.values()}
-        assert len(moves) == 1  # whoever owns the connections, and before and after a snapshot
+        assert len(moves) == 1  # the owner of the connections, and before and after a snapshot
         self.ledger.take(spelled_out(moves.pop()))
         self.ledger.agrees_with(self.machines["a"])
         return outcomes.pop()
@@ -198,7 +198,7 @@ class World:
             session = machine.sessions[name].session
             effects += [(session, effect) for effect in machine.take_effects()]
         deliveries = [(s, e) for s, e in effects if isinstance(e, DeliverEffect | GetOk)]
-        # The order between members is not seen: one of the pending deliveries must be legal.
+        # The order between members is not visible: one of the pending deliveries must be legal.
         while deliveries:
             for at_most, (session, effect) in enumerate(deliveries):
                 if self.is_head(session, effect):
@@ -217,7 +217,7 @@ class World:
         self.compare()
 
     def go_on(self) -> None:
-        """What the command does once all that its beginning delivers was seen."""
+        """Predict what the command does once the deliveries of its first part were seen."""
         later, self.later = self.later, []
         for step in later:
             step()
@@ -299,7 +299,7 @@ class World:
             self.on_channel(verb, at, name, n, one, two)
 
     def without_mistake(self, verb: str, at: Chan, name: str, n: int) -> tuple[str, int]:
-        """A mistake ends the channel: if most steps were one, nothing would grow old."""
+        """A mistake ends the channel: if most steps were mistakes, nothing would grow old."""
         channel = self.model.channels[at]
         if verb in ("ack", "nack", "commit", "sent"):
             tags = list(channel.held if verb == "sent" else channel.unacked())
@@ -332,7 +332,7 @@ class World:
         self.expect(command, at, predict())
 
     def cannot_read(self, at: Chan, command: Command) -> bool:
-        """Whether it is a consumer that does not do what a stream needs."""
+        """Whether it is a consumer that lacks what a stream requires."""
         if not isinstance(command, c.Consume) or command.queue != "stream":
             return False
         channel = self.model.channels[at]
@@ -341,7 +341,7 @@ class World:
         return not command.prefetch or command.no_ack or channel.limit < 1 << 30
 
     def command(self, verb: str, at: Chan, name: str, n: int, one: bool, two: bool):  # type: ignore[no-untyped-def]  # noqa: ANN201
-        """The command, and what predicts its outcome once its channel and queue are known good."""
+        """The command, and what predicts its outcome if its channel and queue are valid."""
         model = self.model
         _, conn, chan = at
         tag = f"{name}{at}"

@@ -1,9 +1,9 @@
-"""Work that takes several positions, among whatever clients do meanwhile: nothing depends on where.
+"""Work of several positions amid client commands: no result depends on where its slices end.
 
-What ends many things (a connection that held much, a virtual host, a policy that takes effect, an
-expiry, dead letters) goes on in slices at later positions. Here the slices are tiny, three members
-apply what random clients send, and members are taken from a snapshot of another one in the middle.
-All must agree at each position, and with the ledger, which knows the messages from the moves alone.
+Work that ends many things (a connection that held much, a virtual host, a policy that takes effect,
+an expiry, dead letters) continues in slices at later positions. Here the slices are tiny, three
+members apply what random clients send, and members are restored from another one's snapshot midway.
+All must agree at each position, and with the ledger, which knows messages from the moves alone.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Clients:
         ]  # fmt: skip
 
     def step(self) -> None:
-        """A member joins from another's state, more often while work goes on; or a client acts."""
+        """A member joins from another's state, more often during sliced work; or a client acts."""
         machines = self.rig.machines
         busy = goes_on(self.rig.machine)
         if self.random.random() < (0.35 if busy else 0.03):
@@ -101,7 +101,7 @@ class Clients:
         self.random.choices([act for _, act in self.acts], weights)[0]()
 
     def settled(self) -> bool:
-        """All that is under way ends by itself as positions go by."""
+        """All work under way ends by itself as positions advance."""
         for _ in range(SETTLE_MAX):
             if not goes_on(self.rig.machine):
                 return True
@@ -168,7 +168,7 @@ class Clients:
         }
 
     def change_view(self) -> None:
-        """A member leaves, comes back with a new session, or all start anew."""
+        """A member leaves, returns with a new session, or all start anew."""
         chance = self.random.random()
         if chance < 0.6:
             self.rig.activate(self.one(MEMBERS))
@@ -179,7 +179,7 @@ class Clients:
             self.rig.activate(cold=True)
 
     def tick(self) -> None:
-        """A member reads its clock, up to 0.3 s on, a while ago."""
+        """A member sends its clock as read a while ago, up to 0.3 s further on."""
         machine = self.rig.machine
         reached = machine.now_us + self.random.randint(0, 300_000)
         ahead = reached + self.one((0, 100_000))
@@ -267,7 +267,7 @@ class Clients:
         )
 
     def delete(self) -> None:
-        """Delete a queue or an exchange, whatever is in it or bound to it."""
+        """Delete a queue or an exchange, with contents and bindings."""
         if self.chance(0.5):
             name = self.one(EXCHANGES)
             self.on_channel(
@@ -335,7 +335,7 @@ class Clients:
         self.on_channel(lambda _at, conn, chan: c.Qos(c.QOS, conn, chan, prefetch, True))
 
     def settle(self) -> None:
-        """Acknowledge or return what a channel holds, or let it go out."""
+        """Acknowledge or return what a channel holds, or let it expire."""
         self.on_channel(self.settlement)
 
     def settlement(self, at: Channel, conn: int, chan: int) -> Command:
@@ -353,7 +353,7 @@ class Clients:
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_members_agree_wherever_a_slice_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G10: also one that was given the state in the middle of such work, and the work ends."""
+    """G10: also a member that received the state during such work; and the work ends."""
     for limit, value in LIMITS.items():
         monkeypatch.setattr(limit, value)
     clients = Clients(seed)

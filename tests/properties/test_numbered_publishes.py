@@ -1,4 +1,4 @@
-"""G23: the machine takes each number of a producer once, as a dumb model says."""
+"""G23: the machine takes each number of a producer once, as a simple model says."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,7 +48,7 @@ class World:
         self.turn = 0
 
     def client(self) -> Client:
-        """Of another member each time: a producer is over all of them."""
+        """A client of another member each time: a producer is known to all members."""
         self.turn += 1
         member = "abc"[self.turn % 3]
         if member not in self.clients:

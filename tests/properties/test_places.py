@@ -1,4 +1,4 @@
-"""Messages by their places: ordered whatever comes when, and copies that stay what they are."""
+"""Messages by their places: in order whenever they come, and copies that never change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole(found: Places[str]) -> list[tuple[int, str]]:
-    """All of it, by each way to read it."""
+    """The whole content, by each way to read it."""
     items = list(found.items())
     assert [place for place, _ in items] == list(found)
     assert [message for _, message in items] == list(found.values())
@@ -28,7 +28,7 @@ def whole(found: Places[str]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_they_are_ordered_and_copies_stay_what_they_are(seed: int) -> None:
+def test_places_are_ordered_and_copies_never_change(seed: int) -> None:
     rng = random.Random(seed)
     found: Places[str] = Places()
     model: dict[int, str] = {}
@@ -66,7 +66,7 @@ def test_they_are_ordered_and_copies_stay_what_they_are(seed: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 11])
-def test_many_are_added_behind_the_others(count: int) -> None:
+def test_many_messages_are_added_at_the_end(count: int) -> None:
     found: Places[str] = Places()
     found.put(1, "first")
     numbers = range(2, 2 + count)

@@ -30,7 +30,7 @@ def test_brokers_on_the_real_ring(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", ORACLE_SEEDS)
-def test_brokers_on_a_ring_that_changes_its_view_all_the_time(seed: int) -> None:
+def test_brokers_on_a_ring_that_keeps_changing_its_view(seed: int) -> None:
     """67 kills a primary layer that forgets that a state was replaced (B2)."""
     check(seed, Options(stack="oracle"))
 
@@ -40,10 +40,10 @@ def check(seed: int, options: Options) -> None:
     assert result.ok, "\n".join([run_line(result), *map(str, result.violations)])
     stack = result.world.stack
     assert isinstance(stack, BrokerStack)
-    assert stack.judge.confirmed is not None, "a run in which nothing is confirmed shows nothing"
+    assert stack.judge.confirmed is not None, "a run that confirms nothing shows nothing"
 
 
-def test_a_run_does_not_depend_on_the_hash_seed_nor_on_whether_logs_are_written(
+def test_a_run_depends_neither_on_the_hash_seed_nor_on_log_writing(
     tmp_path: Path,
 ) -> None:
     command = [
@@ -64,7 +64,7 @@ def test_a_run_does_not_depend_on_the_hash_seed_nor_on_whether_logs_are_written(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", LOGGED_SEEDS)
 def test_the_member_logs_of_a_run_are_consistent(seed: int, tmp_path: Path) -> None:
-    """What the members wrote into their logs proves the same promises (G1, G2, G6 to G10, G14)."""
+    """The member logs prove the same guarantees (G1, G2, G6 to G10, G14)."""
     pytest.importorskip("pyspark")
     from tools.commands import qpid_cluster_verify
 

@@ -1,4 +1,4 @@
-"""Groups on simulated rings: G18 and G19, and broken layers being found."""
+"""Groups on simulated rings: G18 and G19, and broken layers are found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.run.campaign import Options, run_seed
 from vsync.cpg import groups
 from vsync.cpg.groups import Groups
 
-# Cheap seeds with partitions, merges, restarts and pauses among them; more with --stack groups.
+# Cheap seeds that include partitions, merges, restarts and pauses; more with --stack groups.
 SEEDS = (3, 12, 22)
 
 

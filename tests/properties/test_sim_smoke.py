@@ -16,7 +16,7 @@ import pytest
 from tests.sim.run.campaign import Options, run_seed
 
 ROOT = Path(__file__).parents[2]
-# A few of the fixed seeds, so that a day's mistakes show; CI's gate runs them all, and many more.
+# A few of the fixed seeds, to show the day's mistakes; CI's gate runs all, and many more.
 RING_SEEDS = range(1, 4)  # CI's gate runs hundreds
 PRIMARY_SEEDS = range(21, 24)
 
@@ -40,7 +40,7 @@ def test_primary_views(seed: int) -> None:
 def test_one_seed_is_one_run_in_every_process(seed: int) -> None:
     """Nothing in core or simulator depends on the order of a hash table.
 
-    The everyday proof is that of the broker's stack, which holds this one.
+    The everyday proof is that of the broker's stack, which includes this one.
     """
     lines = set()
     for hash_seed in ("1", "2"):

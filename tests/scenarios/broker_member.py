@@ -1,6 +1,6 @@
 """One replicated member of a broker story: its ports, its disk and its client.
 
-Everything of `broker.replication` is real; disk, transfer, lease and client are what a story says.
+All of `broker.replication` is real; the story controls disk, transfer, lease and client.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StoryWriter:
         self.work()
 
     def work(self) -> bool:
-        """Do all that waits; False when there was nothing."""
+        """Do all waiting work; False if there was none."""
         worked = bool(self._waiting)
         while self._waiting:
             self._waiting.popleft()()
@@ -125,7 +125,7 @@ class StoryClient:
         pass
 
     def session_started(self, session: int) -> None:
-        """The connection is void: a client that had one is disconnected."""
+        """The connection is void: its client, if any, is disconnected."""
         self._fresh.clear()
         self._gate.clear()
         if self.published or self.unacked:
@@ -185,7 +185,7 @@ class StoryMember:
         )  # fmt: skip
 
     def settle(self) -> None:
-        """Turns, disk and transfer, until there is nothing to do or it is held."""
+        """Run turns, disk and transfer until nothing is left to do or all is held."""
         name, held = self.me.name, self.stage.held
         busy = True
         while busy and not self.stopped:
@@ -203,7 +203,7 @@ class StoryMember:
                 busy |= self._fetch(self.fetch)
 
     def _fetch(self, donor: Member) -> bool:
-        """Go on with the transfer, if the donor has something new on its disk."""
+        """Continue the transfer if the donor has something new on its disk."""
         other = self.stage.members[donor.name]
         if other.me != donor or other.stopped:
             return False
@@ -212,7 +212,7 @@ class StoryMember:
             return False
         self._asked = donor, other.mark
         if isinstance(library.judge(self.me.name, self.controller.replica.history, 0), Offer):
-            # Of a donor without a checkpoint: its log begins with an empty state.
+            # From a donor without a checkpoint: its log begins with an empty state.
             self._received = MemoryDisk()
             own = self.member.persister.meta
             store = MemoryStore(self._received, Meta(own.cluster_name, own.member, own.store_id))

@@ -1,7 +1,7 @@
 """The verbs of broker stories: replicated members over scripted views, with stores in memory.
 
-Everything of `broker.replication` is real; disks, transfers, leases and clients are what a story
-says.  Each member has one client, with one connection and one channel in confirm mode.
+All of `broker.replication` is real; the story controls disks, transfers, leases and clients. Each
+member has one client, with one connection and one channel in confirm mode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BrokerStage(ViewStage):
         self._clients: dict[str, list[tuple[str, list[str]]]] = {}
 
     def client_saw(self, name: str, what: str, word: str) -> None:
-        """Note what the client of a member saw; many in a row are one line."""
+        """Record what a member's client saw; repeated events make one line."""
         lines = self._clients.setdefault(name, [])
         if not lines or lines[-1][0] != what:
             lines.append((what, []))

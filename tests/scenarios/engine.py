@@ -20,7 +20,7 @@ SEPARATOR = "----"
 
 
 class ScenarioError(Exception):
-    """A command that cannot be run: names file, line and command."""
+    """A command that cannot run; the error names file, line and command."""
 
 
 class Command(NamedTuple):
@@ -33,10 +33,10 @@ class Command(NamedTuple):
 
 
 class Stage:
-    """What the commands of one file act on: subclasses add a method `do_VERB` for each verb.
+    """What the commands of one file act on; subclasses add a method `do_VERB` for each verb.
 
-    The docstring of such a method is its help; it begins with the arguments, up to a colon.
-    What members see (`saw`) is printed by groups: who saw the same stands together, once.
+    The docstring of such a method is its help; it begins with the arguments, up to a colon. What
+    members see (`saw`) is printed in groups: members that saw the same share one line.
     """
 
     subject = ""
@@ -55,16 +55,16 @@ class Stage:
         }
 
     def print(self, *lines: str) -> None:
-        """Add to the output of the block, behind what was seen until now."""
+        """Add to the output of the block, after what was seen so far."""
         self._printed += self._groups()
         self._printed += lines
 
     def saw(self, name: str, line: str) -> None:
-        """Note what member `name` saw."""
+        """Record what member `name` saw."""
         self._seen.setdefault(name, []).append(line)
 
     def observe(self) -> None:
-        """Note what became of a command; called after each."""
+        """Record the effect of a command; called after each."""
 
     def output(self) -> list[str]:
         """Return what was printed since the last call."""
@@ -88,7 +88,7 @@ class Stage:
 
 
 class Block(NamedTuple):
-    """Commands whose output is compared as one."""
+    """Commands whose output is compared together."""
 
     source: list[str]
     commands: list[Command]
@@ -127,7 +127,7 @@ def parse(path: Path) -> list[str | Block]:
 
 
 def run(path: Path, stage: Stage) -> str:
-    """Run a file; return its text with the outputs as they are now."""
+    """Run a file; return its text with the present outputs."""
     text: list[str] = []
     for item in parse(path):
         if isinstance(item, str):
@@ -158,7 +158,8 @@ def _carry_out(path: Path, stage: Stage, command: Command) -> None:
 
 
 def compare(path: Path, stage: Stage, *, rewrite: bool) -> str:
-    """Return how a file differs from what it prints now; with `rewrite` write that instead."""
+    """Return how a file differs from its present output; with `rewrite`, write that
+    output instead."""
     now = run(path, stage)
     before = path.read_text(encoding="utf-8")
     if rewrite:

@@ -1,7 +1,7 @@
 """The verbs of primary stories: the real primary layer over logs and disks of a few lines.
 
-Beside what a story prints, each activation and each confirmed position is checked as in
-`tests.sim.explore`: one base for an epoch, and nothing confirmed is forgotten.
+Each activation and each confirmed position is also checked as in `tests.sim.explore`: an epoch has
+one base, and no confirmed command is forgotten.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class PrimaryStage(ViewStage):
 
 
 def describe(event: PrimaryEvent) -> str:
-    """An event as a story prints it; empty when a story need not show it."""
+    """An event as a story prints it; empty if a story does not show it."""
     match event:
         case Ordered():
             return f"apply {item_text(event.payload)}{_decided(event.decided_by)}"

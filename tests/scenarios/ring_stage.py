@@ -1,4 +1,4 @@
-"""The verbs of ring stories: real nodes, a network of one rule list, a clock that stands still.
+"""The verbs of ring stories: real nodes, a network with one list of rules, a stopped clock.
 
 Every frame takes 0.1 ms from member to member, so a rotation of three members takes 0.3 ms.
 """
@@ -25,7 +25,7 @@ KINDS = ("any", "recovered", *(kind.name.lower() for kind in FrameKind))
 
 @dataclass
 class Rule:
-    """What happens to frames that fit: they are dropped, held, passed, copied, or late by 3ms."""
+    """The fate of matching frames: dropped, held, passed, copied, or delayed by 3ms."""
 
     action: str
     kind: str
@@ -180,7 +180,7 @@ class RingStage(Stage):
         )
 
     def _on_wire(self, source: str, to: str, frame: bytes) -> bool:
-        """Deliver every frame itself, in fixed time: so the net of the tests must drop it."""
+        """Deliver every frame itself, after a fixed time; the tests' net must therefore drop it."""
         kind = FrameKind(frame[1]).name.lower()
         if kind == "data" and self.net.nodes[source].phase is Phase.RECOVERY:
             kind = "recovered"

@@ -71,7 +71,7 @@ def story(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_that_says_what_is_printed_has_no_difference(tmp_path: Path) -> None:
+def test_a_file_with_the_right_outputs_has_no_difference(tmp_path: Path) -> None:
     assert compare(story(tmp_path, GOOD), Sums(), rewrite=False) == ""
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_expectation_fails_and_is_rewritten_with_the_flag(
     ],
 )
 @pytest.mark.parametrize("rewrite", [False, True])
-def test_what_cannot_be_run_names_file_line_and_verb(
+def test_a_failed_command_names_file_line_and_verb(
     tmp_path: Path, text: str, words: tuple[str, ...], rewrite: bool
 ) -> None:
     path = story(tmp_path, text)
@@ -117,14 +117,14 @@ def test_what_cannot_be_run_names_file_line_and_verb(
     assert path.read_text(encoding="utf-8") == text
 
 
-def test_a_story_runs_alike_twice(tmp_path: Path) -> None:
+def test_a_story_gives_the_same_output_twice(tmp_path: Path) -> None:
     path = story(tmp_path, "nodes a b c\nstabilize\nsubmit a m1..m3 x\nrun 9ms\nphases\n")
     first = run(path, STAGES["ring"]())
     assert first == run(path, STAGES["ring"]())
     assert "deliver m1..m3 x" in first
 
 
-def test_numbered_words_are_written_short_and_read_back() -> None:
+def test_numbered_words_are_abbreviated_and_expanded() -> None:
     words = ["m9", "m10", "m11", "x", "m1", "m2"]
     assert runs(words) == "m9..m11 x m1 m2"
     assert expand(["m9..m11", "x"]) == ["m9", "m10", "m11", "x"]

@@ -1,8 +1,8 @@
 """Seeds that once failed, each with what it showed.
 
-A seed stands for its plan (cluster, load, faults), which later changes of the protocol leave as it
-is; the exact interleaving moves with the protocol.  The bug itself is pinned down by a unit test
-where there is one.
+A seed stands for its plan (cluster, load, faults), which later changes of the protocol preserve;
+the exact interleaving shifts with the protocol. A unit test pins down the bug itself where
+possible.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class FailedSeed(NamedTuple):
     ring_only: bool
     showed: str
     stack: str = "replica"
-    without: tuple[str, ...] = LATEST  # kinds of fault that are younger than the seed
-    votes: bool = False  # is as young as the choices of who has a vote
-    young: bool = False  # is as young as disks that stand still, and as members of two releases
-    youngest: bool = False  # has the faults of which `plan.YOUNGEST_FROM` tells
-    long: bool = False  # takes more than two seconds: not every day
+    without: tuple[str, ...] = LATEST  # kinds of fault introduced after the seed
+    votes: bool = False  # as young as the choice of voters
+    young: bool = False  # as young as hanging disks and mixed releases
+    youngest: bool = False  # has the faults of `plan.YOUNGEST_FROM`
+    long: bool = False  # takes over two seconds: not every day
 
 
 SEEDS = {
@@ -604,8 +604,8 @@ SLOW = [pytest.mark.slow, pytest.mark.turns(8)]
     "name",
     [pytest.param(name, marks=SLOW if seed.long else []) for name, seed in SEEDS.items()],
 )
-def test_what_failed_once(name: str) -> None:
-    """The seed keeps all promises now."""
+def test_a_seed_that_failed_once(name: str) -> None:
+    """The seed now keeps all guarantees."""
     failed = SEEDS[name]
     without = failed.without if failed.votes else (*failed.without, *VOTES)
     without = without if failed.young else (*without, *FROZEN, *RELEASES)

@@ -1,4 +1,4 @@
-"""Each scenario file prints what it says (`pytest tests/scenarios --rewrite` writes it anew)."""
+"""Each scenario file prints what it says (`pytest tests/scenarios --rewrite` rewrites it)."""
 
 from __future__ import annotations
 

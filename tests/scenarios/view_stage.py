@@ -1,8 +1,8 @@
-"""Views by hand: the ring of primary and broker stories, without frames and without time.
+"""Scripted views: the ring of primary and broker stories, without frames or time.
 
-It orders what members multicast and delivers it when a story says so.  Whoever has not delivered a
-message when its view ends gets it in the transitional configuration, as the ring promises: what one
-member delivered was received by all.
+It orders what members multicast, and delivers it when a story says so. A member that has not
+delivered a message when its view ends gets it in the transitional configuration, as the ring
+guarantees: what one member delivered was received by all.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ScriptedRing:
 
 
 class ViewStage(Stage, ABC):
-    """What both kinds of story do with views; a subclass has the members."""
+    """What both kinds of story do with views; a subclass provides the members."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class ViewStage(Stage, ABC):
 
     @abstractmethod
     def member(self, name: str) -> Member:
-        """Return who `name` is now."""
+        """Return the present incarnation of `name`."""
 
     @abstractmethod
     def give(self, name: str, output: Output) -> None:
-        """Hand one output of the ring to a member."""
+        """Give one output of the ring to a member."""
 
     @abstractmethod
     def outgoing(self, name: str) -> list[bytes]:
@@ -66,7 +66,7 @@ class ViewStage(Stage, ABC):
 
     @abstractmethod
     def settle(self, name: str) -> None:
-        """Let a member's disk and transfer finish, if they are not held."""
+        """Let a member's disk and transfer finish unless they are held."""
 
     @abstractmethod
     def mark(self, name: str) -> int:
@@ -157,7 +157,7 @@ class ViewStage(Stage, ABC):
         return list(groups.values())
 
     def _steps(self, ring: ScriptedRing) -> Iterator[None]:
-        """Collect what is multicast until nothing more comes, not even when marks went round."""
+        """Collect multicasts until no more come, even after the marks went round."""
         for _ in range(STEPS_MAX):
             if self._collect(ring) or min(ring.delivered.values()) < len(ring.log):
                 yield
@@ -176,7 +176,7 @@ class ViewStage(Stage, ABC):
         return len(ring.log) > before
 
     def order(self, name: str) -> None:
-        """Give what a member multicasts its place in the present view, unless its queue is held."""
+        """Order what a member multicasts in the present view, unless its queue is held."""
         ring = self.rings.get(name)
         if ring is not None and ("queue", name) not in self.held:
             ring.log += [(self.member(name), payload) for payload in self.outgoing(name)]

@@ -1,10 +1,10 @@
-"""Clock worlds with more kinds of faults: each history has some of them, by its seed.
+"""Clock worlds with more kinds of faults: the seed selects some for each history.
 
-In one kind of world each clock has a rate of its own. In the other: queues that expire when unused,
-messages that are with clients and come back, starts of the whole cluster from its disks, one clock
-that is wrong, votes that are not equal.
+In one kind of world each clock has its own rate. In the other there are queues that expire when
+unused, messages that clients hold and return, starts of the whole cluster from disk, one wrong
+clock, and unequal votes.
 
-Two clocks of which one is wrong are excluded: of two nobody knows who is right.
+Two clocks of which one is wrong are excluded: nobody can know which one is right.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ WRONG_S = (-3600.0, -9.0, 9.0, 3600.0)
 
 
 class Habits(NamedTuple):
-    """The faults of a history besides those that all have."""
+    """A history's faults beyond those that all histories have."""
 
     leases: bool
-    takes: bool  # messages are got, and given back or acknowledged later
-    cold: bool  # all members stop, and start again
-    wrong: bool  # one of three or more clocks is set wrong, and put right
+    takes: bool  # messages are got, and returned or acknowledged later
+    cold: bool  # all members stop and start again
+    wrong: bool  # one of three or more clocks is set wrong, and corrected
     votes: str  # "equal", "unequal", "arbitrator"
 
 
 def habits_of(seed: int) -> Habits:
-    """A swarm: each with any others, and without."""
+    """A swarm: each fault is combined with any others, and left out."""
     chance = random.Random(f"habits {seed}")
     leases, takes, cold, wrong = (chance.random() < 0.5 for _ in range(4))
     votes = chance.choice(("equal", "equal", "unequal", "arbitrator"))
-    # One clock of two that decide, or the one that decides alone, is all the time there is.
+    # With two clocks that decide, one of which is wrong, or a single one, there is no other time.
     return Habits(leases, takes, cold, wrong and votes == "equal", votes)
 
 
 class RatedWorld(ClockWorld):
-    """One history in which each clock has a rate of its own: none is twice as fast as another."""
+    """A history in which each clock has its own rate; none is twice as fast as another."""
 
     def __init__(self, seed: int, faulty: bool = True) -> None:
         chance = random.Random(f"rates {seed}")
@@ -69,7 +69,7 @@ class RatedWorld(ClockWorld):
         super()._judge(before)
 
     def _look_at_rates(self) -> None:
-        """How fast a majority of a view's clocks went, at most, in all views until now."""
+        """The highest rate, in any view so far, of a majority of its clocks."""
         inside = (self._rates[m.name] for m in self.members.values() if m.inside)
         rates = sorted(inside, reverse=True)
         self._of_majority = max(self._of_majority, rates[len(rates) // 2])
@@ -79,7 +79,7 @@ class RatedWorld(ClockWorld):
 
 
 class SwarmWorld(ClockWorld):
-    """One history with these habits."""
+    """A history with these habits."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SwarmWorld(ClockWorld):
     ) -> None:
         self.habits = habits_of(seed) if habits is None else habits
         self.more = random.Random(f"more {seed}")
-        self._used: dict[str, float] = {}  # queues that expire, when they were last used
+        self._used: dict[str, float] = {}  # expiring queues, with the time of their last use
         self._leases: tuple[str, ...] = ()
         self._powered_off = False  # all are stopped
         super().__init__(seed, faulty)
@@ -184,7 +184,7 @@ class SwarmWorld(ClockWorld):
     ) -> None:
         super()._activate(members, fresh, cold)
         if fresh and self._machine.epoch > 1:
-            # Until others sent something, the first that does is the majority: excluded.
+            # Until others have sent something, the first sender is the majority: excluded.
             self.wrong.offset_s = self._right_s
             self.wrong.ticker = self._ticker(self.wrong)
 
@@ -197,12 +197,12 @@ class SwarmWorld(ClockWorld):
 
     @property
     def _votes(self) -> int:
-        """Of the first one: beside two or three others, it needs one of them."""
+        """The votes of the first member: with two or three others, it needs one of them."""
         return max(1, len(self._names) - 1)
 
     def _may_go_on(self, inside: tuple[str, ...]) -> bool:
         if self.habits.wrong and len(inside) < 3 <= len(self._names):
-            return False  # of two nobody knows who is right: excluded
+            return False  # nobody knows which of two is right: excluded
         extra = 0 if self.habits.votes == "equal" else 1  # the arbitrator is always there
         total = len(self._names) + extra
         if self.habits.votes == "unequal":

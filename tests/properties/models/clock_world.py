@@ -1,9 +1,9 @@
-"""Members with clocks that run right, and everything that holds up their ticks and messages.
+"""Members with correct clocks, and everything that delays their ticks and messages.
 
-One machine applies the ordered log; each member knows the state of some moment before, as it
-applies late, and what it sends is ordered late, while its link is cut longer still.  Nothing else
-of a cluster is here, so that thousands of histories a minute can be tried: when members tick is up
-to `broker.timers.ticker`, what their ticks mean to `broker.machine.clock.cluster_time`.
+One machine applies the ordered log. Each member knows an earlier state, as it applies late; what it
+sends is ordered late, and later still while its link is cut. Nothing else of a cluster is here, so
+that thousands of histories a minute can be tried. `broker.timers.ticker` decides when members tick,
+and `broker.machine.clock.cluster_time` what their ticks mean.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ TTLS_MS = (50, 400, 2000)
 
 
 class Seen(NamedTuple):
-    """The part of the machine's state that a member sees which applied so much of the log."""
+    """The part of the machine's state that a member sees once it has applied this much of
+    the log."""
 
     epoch: int
     wants_tick: bool
@@ -57,7 +58,7 @@ class Early(NamedTuple):
 
 @dataclass
 class Member:
-    """One of them."""
+    """One member."""
 
     name: str
     offset_s: float  # of its clock
@@ -78,12 +79,12 @@ class Member:
 
 
 def stamp(now: float) -> bytes:
-    """The body of a message that is published now."""
+    """The body of a message published now."""
     return round(now * 1e6).to_bytes(8)
 
 
 def declared(name: str, arguments: c.Table) -> c.Command:
-    """A durable queue is declared through the first channel."""
+    """The first channel declares a durable queue."""
     return c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, name, False, True, False, False, True, arguments)
 
 
@@ -95,7 +96,7 @@ class ClockWorld:
         self.now = 0.0
         self.early: list[Early] = []
         self.expired = 0
-        self.latest_s = 0.0  # after its time, of all that went
+        self.latest_s = 0.0  # lateness of everything that expired
         self._heap: list[tuple[float, int, Call]] = []
         self._number = count()
         self._machine = Machine("nobody")
@@ -157,7 +158,7 @@ class ClockWorld:
         return Ticker(cast("Controller", core), self._clock_s(member))
 
     def _clock_s(self, member: Member) -> float:
-        """What its clock shows: since when does not matter."""
+        """What its clock shows; its origin does not matter."""
         return member.offset_s + self.now
 
     def _beat(self, member: Member) -> None:
@@ -190,7 +191,7 @@ class ClockWorld:
             self._client(member)
 
     def _client(self, member: Member) -> None:
-        """Send what a client of it sends now."""
+        """Send what one of its clients sends now."""
         if self.chance.random() < 0.15:
             queue = self.chance.choice(self._names)
             self._send(member, [c.QueuePurge(c.QUEUE_PURGE, 1, 1, queue, False)])
@@ -213,11 +214,11 @@ class ClockWorld:
         self._at_order(member, lambda: self._ordered(member, *blob))
 
     def _queues(self, member: Member) -> list[c.Command]:
-        """The declarations of its clients, before anything else."""
+        """Its clients' declarations, before anything else."""
         return [declared(member.name, {"x-message-ttl": self.ttl_ms[member.name]})]
 
     def _stalled(self) -> bool:
-        """Whether the token is held up, as a member of the view is cut off."""
+        """Whether the token is delayed because a member of the view is cut off."""
         stalled = any(m.inside and m.away_until >= self.now for m in self.members.values())
         if stalled and self._stands_since is None:
             self._stands_since = self.now
@@ -230,7 +231,7 @@ class ClockWorld:
         self._at(member.ordered_at, lambda: self._take(member))
 
     def _take(self, member: Member) -> None:
-        """The oldest that waits is ordered, unless the token is held up."""
+        """Order the oldest waiting command, unless the token is delayed."""
         if self._stalled():
             self._at(self.now + 0.01 + self.delay_s, lambda: self._take(member))
             return
@@ -271,10 +272,10 @@ class ClockWorld:
         """Called before a command is applied that the member sent at that time."""
 
     def _after(self, member: Member, sent_at: float, command: c.Command) -> None:
-        """Called after it."""
+        """Called after a command was applied."""
 
     def _waiting(self) -> dict[int, tuple[str, float]]:
-        """The queue and the time of publishing of what is there or with clients, by number."""
+        """By number, the queue and the time of publishing of messages that wait or are held."""
         vhost = self._machine.vhosts.get("/")
         there = [
             (queue, message)
@@ -302,7 +303,7 @@ class ClockWorld:
                 self.early.append(Early(queue, ttl_s, self._lived_s(published)))
 
     def _lived_s(self, published: float) -> float:
-        """How much time has gone by since then on the clocks that count."""
+        """The time since then on the clocks that count."""
         return self.now - published
 
     def _look(self) -> Seen:
@@ -314,7 +315,7 @@ class ClockWorld:
         )  # fmt: skip
 
     def _announce(self) -> None:
-        """All members of the view apply this state, some time later."""
+        """All members of the view apply this state some time later."""
         seen = self._look()
         for member in self.members.values():
             if member.inside:
@@ -356,7 +357,7 @@ class ClockWorld:
         return 2 * len(inside) > len(self._names)
 
     def _reform(self) -> None:
-        """A new view of all who are not cut off, if they are most."""
+        """A new view of all members that are not cut off, if they are a majority."""
         inside = tuple(m.name for m in self.members.values() if m.away_until <= self.now)
         if not self._may_go_on(inside):
             return

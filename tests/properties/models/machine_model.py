@@ -1,10 +1,10 @@
-"""A dumb model of queues: lists and loops, against which the machine is judged.
+"""A simple model of queues: lists and loops, against which the machine is judged.
 
-It predicts every outcome and what waits and is held after each command. It does not predict which
-consumer gets a message: it watches the deliveries and judges them. Each must be the head of its
-queue, flagged truly, to a consumer with credit, under the next delivery tag; and afterwards no
-message may wait while a consumer of its queue has credit. In a queue with message groups each
-consumer has a head of its own (G32, G34): who has the groups follows from what the model saw.
+It predicts every outcome, and what waits and is held after each command. It does not predict which
+consumer gets a message, but judges the deliveries it sees: each must be the head of its queue, with
+the right redelivered flag, to a consumer with credit, under the next delivery tag; and afterwards
+no message may wait while a consumer of its queue has credit. In a queue with message groups each
+consumer has its own head (G32, G34): who has a group follows from what the model saw.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ GROUPS = 3
 
 
 def key_of(body: bytes) -> int:
-    """What a message replaces an older one by: its number, which its body ends with."""
+    """The key by which a message replaces an older one: its number, at the end of its body."""
     return int(body.rpartition(b"+")[2]) % KEYS
 
 
@@ -35,15 +35,15 @@ class ModelQueue:
     max_length: int
     seq: int = 0
     ready: dict[int, tuple[bytes, bool, bool]] = field(default_factory=dict)  # redelivered, keep
-    stays: bool = False  # a stream: what is read stays
-    last: bool = False  # of each key it keeps the last one
+    stays: bool = False  # a stream: reading removes nothing
+    last: bool = False  # it keeps the last message of each key
     grouped: bool = False  # its messages have groups
     keeps: bool = False  # which stay with consumers
     kept: dict[int, "ModelConsumer"] = field(default_factory=dict)
 
     @property
     def ranked(self) -> bool:
-        """A message that comes back has another place than before."""
+        """A returned message has another place than before."""
         return self.last or self.grouped
 
 
@@ -52,8 +52,8 @@ class ModelConsumer:
     queue: ModelQueue
     no_ack: bool
     limit: int
-    next: int = 0  # what it reads next of a stream, or as it browses, at least
-    wants: bool = False  # of a stream only what has a value: what is persistent, here
+    next: int = 0  # in a stream or browsing, the least it reads next
+    wants: bool = False  # of a stream, only messages with a value: here the persistent ones
     browses: bool = False
     alive: bool = True
 
@@ -69,7 +69,7 @@ class ModelHeld:
 
     @property
     def stays(self) -> bool:
-        """It is in the queue still."""
+        """Whether it is still in the queue."""
         return self.queue.stays or (self.consumer is not None and self.consumer.browses)
 
 
@@ -99,7 +99,7 @@ class Model:
         self.fanout: list[str] = []
         self.active = ""  # the member that has this role
 
-    # Steps: each predicts an outcome and changes the model, deliveries aside.
+    # Steps: each predicts an outcome and changes the model, except for deliveries.
 
     def add_part(self, at: Chan, data: bytes) -> int:
         self.channels[at].parts += data
@@ -197,7 +197,7 @@ class Model:
         return c.OK if names else c.UNROUTABLE
 
     def replace(self, queue: ModelQueue, key: int) -> None:
-        """A newer one comes: what waits is gone, and what is held does not come back."""
+        """A newer message comes: a waiting older one is dropped, and a held one does not return."""
         for seq in [seq for seq, one in queue.ready.items() if key_of(one[0]) == key]:
             del queue.ready[seq]
         for channel in self.channels.values():
@@ -254,7 +254,7 @@ class Model:
     # Judgement.
 
     def watch(self, session: int, effect: DeliverEffect | GetOk, asked: str) -> None:
-        """One delivery, as its receiver saw it; `asked` is the queue of a get."""
+        """Judge one delivery, as its receiver saw it; `asked` is the queue of a get."""
         channel = self.channels[session, effect.conn, effect.chan]
         assert effect.delivery_tag == channel.next_tag
         channel.next_tag += 1
@@ -278,12 +278,12 @@ class Model:
             if queue.keeps and group and consumer is not None:
                 queue.kept[group] = consumer
         told = (effect.body, effect.redelivered)
-        assert (body, redelivered) == told, "not the head of the queue, or flagged falsely"
+        assert (body, redelivered) == told, "not the head of the queue, or wrongly flagged"
         held = ModelHeld(queue, seq, message, consumer, effect.no_ack)
         channel.held[effect.delivery_tag] = held
 
     def head(self, queue: ModelQueue, consumer: ModelConsumer | None) -> int:
-        """What this consumer gets next, or a get; nothing if it is no place of a message."""
+        """What this consumer, or a get, receives next; nothing if that is no message's place."""
         if not queue.grouped:
             return min(queue.ready, default=-1)
         others = {group for group, one in queue.kept.items() if one is not consumer}
@@ -302,7 +302,7 @@ class Model:
     def reader(
         self, name: str, no_ack: bool, limit: int, offset: str | int, wants: bool, browses: bool
     ) -> ModelConsumer:
-        """A new consumer of this queue; if that is a stream, it begins at this offset."""
+        """A new consumer of this queue; on a stream it starts at this offset."""
         queue = self.queues[name]
         if not queue.stays:
             return ModelConsumer(queue, no_ack, limit, browses=browses)
@@ -312,7 +312,7 @@ class Model:
         return ModelConsumer(queue, no_ack, limit, max(first, start), wants)
 
     def to_read(self, consumer: ModelConsumer) -> int:
-        """Nothing is there if it is no place of a message."""
+        """Nothing is there if it is no message's place."""
         ready = sorted(consumer.queue.ready.items())
         wanted = (seq for seq, (*_, keep) in ready if keep or not consumer.wants)
         return next((seq for seq in wanted if seq >= consumer.next), -1)

@@ -1,4 +1,4 @@
-"""Pages of waiting messages that lie in memory: the disk of machines in tests."""
+"""Pages of waiting messages in memory: the disk of machines in tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.waiting.pager import COUNTERS, Pager, Place, Work
 
 
 class MemoryShelf:
-    """A shelf that knows what is on it.  `full`: it takes nothing."""
+    """A shelf that knows its pages; if `full`, it accepts none."""
 
     def __init__(self) -> None:
         self.pages: dict[Place, bytes] = {}
@@ -28,7 +28,7 @@ class MemoryShelf:
         return self.pages[place]
 
     def pieces(self, place: Place) -> Iterator[bytes]:
-        """Of a size that no part has."""
+        """Pieces of a size that no part has."""
         data = self.get(place)
         yield from (data[at : at + 1000] for at in range(0, len(data), 1000))
 
@@ -37,7 +37,7 @@ class MemoryShelf:
 
 
 def pager(limit_bytes: int = 0, shelf: MemoryShelf | None = None) -> Pager:
-    """One that does everything at once."""
+    """A pager that completes everything at once."""
     return Pager(shelf or MemoryShelf(), limit_bytes, _do, _do, dict.fromkeys(COUNTERS, 0))
 
 

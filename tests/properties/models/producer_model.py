@@ -1,6 +1,6 @@
-"""A dumb model of producers that number their messages: dicts and lists, nothing forgotten in time.
+"""A simple model of producers that number their messages: dicts and lists that never expire.
 
-It says what becomes of a publish, and which bodies each queue has taken, in order.
+It gives the outcome of each publish, and the bodies that each queue has taken, in order.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from broker.machine import commands as c
 
 
 class Sent(NamedTuple):
-    """A publish of a producer, as its client sends it."""
+    """A producer's publish, as its client sends it."""
 
     producer: str
     epoch: int
@@ -23,12 +23,12 @@ class ProducerModel:
     def __init__(self, queues: tuple[str, ...], producers_max: int, numbers_max: int) -> None:
         self.producers_max, self.numbers_max = producers_max, numbers_max
         self.taken: dict[str, list[bytes]] = {queue: [] for queue in queues}
-        # By producer, the one heard of last at the end: its epoch, and all that it sent in it.
+        # By producer, the most recent last: its epoch, and everything it sent in it.
         self.producers: dict[str, tuple[int, dict[int, Sent]]] = {}
         self.highest: dict[str, int] = {}
 
     def publish(self, sent: Sent) -> int:
-        """The outcome."""
+        """Return the outcome."""
         epoch, numbers = self.producers.get(sent.producer, (sent.epoch, {}))
         if sent.epoch < epoch:
             return 406
@@ -50,7 +50,7 @@ class ProducerModel:
         return c.OK
 
     def cold(self, durable: str) -> None:
-        """What is not persistent and in this queue is gone, with its number."""
+        """Non-persistent messages in this queue are gone, with their numbers."""
         for name, (epoch, numbers) in self.producers.items():
             kept = {n: one for n, one in numbers.items() if one.persistent and one.key == durable}
             self.producers[name] = epoch, kept

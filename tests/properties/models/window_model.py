@@ -1,6 +1,6 @@
-"""A dumb model of queues that take no message twice: lists of keys, looked through from the start.
+"""A simple model of deduplicating queues: lists of keys, searched from the start.
 
-It says which bodies each queue has taken, in order, and how many repeats it has counted.
+It gives the bodies that each queue has taken, in order, and the number of repeats.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Sent(NamedTuple):
-    """A publish, as its client sends it; no key: ""."""
+    """A publish, as its client sends it; "" is no key."""
 
     exchange: str
     queue: str
@@ -17,7 +17,7 @@ class Sent(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A key that a queue took, when, and whether a cold start takes it."""
+    """A key that a queue took, when, and whether a cold start drops it."""
 
     key: str
     time_us: int
@@ -31,7 +31,7 @@ class WindowModel:
     durable: bool
     size: int
     ttl_us: int  # 0: for ever
-    length_max: int  # -1: as long as it likes; else it refuses what is more
+    length_max: int  # -1: unlimited; otherwise it refuses more
     noted: list[Noted] = field(default_factory=list)
     waiting: list[tuple[bytes, bool]] = field(default_factory=list)
     repeats: int = 0
@@ -50,7 +50,7 @@ class WindowModel:
         return True
 
     def _knows(self, sent: Sent, now_us: int) -> bool:
-        """By the latest one of this key among the last ones, the size of the window."""
+        """By the latest use of this key among the last ones, as many as the window."""
         same = [one for one in self.noted if one.key == sent.key]
         if not same:
             return False
@@ -59,11 +59,11 @@ class WindowModel:
         return not is_over and (persistent or not sent.persistent)
 
     def purge(self) -> None:
-        """What is sent again after it is new."""
+        """What is sent again afterwards is new."""
         self.waiting.clear()
         self.noted.clear()
 
     def cold(self) -> None:
-        """What is not persistent is gone."""
+        """Non-persistent messages are gone."""
         self.waiting = [one for one in self.waiting if one[1]]
         self.noted = [one for one in self.noted if one.persistent]
