@@ -30,7 +30,7 @@ from tools.verify.format.records import (
 from tools.verify.input.log_sequence import digest
 from tools.verify.input.rows import SPAN, SUMS, Row, Sums, signed
 
-BATCHES_KNOWN = 1 << 17  # at most; of half a kilobyte and more each
+BATCHES_KNOWN = 1 << 14  # at most; of half a kilobyte and more each
 RANGE_US = 200_000  # longest time that one summary covers: the resolution of the timeline
 RowSource = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1

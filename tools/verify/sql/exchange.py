@@ -35,6 +35,7 @@ T = TypeVar("T")
 ROWS_IN_BIN = 1 << 20
 BINS_HERE = 2  # the driver handles this many in less time than Spark moves them
 PIECES = "bin int, name string, packed binary"
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4")  # Spark copies a piece some ten times
 
 
 class Step(NamedTuple):
@@ -154,7 +155,7 @@ def _packed(pieces: Iterable[Piece]) -> pa.RecordBatch:
 
 def _pack(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=_PACKED) as writer:
         writer.write_table(table)
     packed: bytes = sink.getvalue().to_pybytes()
     return packed
