@@ -162,7 +162,7 @@ class Stored:
             self.failed.set_exception(error)
 
     async def keep(self, items: int) -> None:
-        """Apply `items` items, and wait until they are durable."""
+        """Apply this many items, and wait until they are durable."""
         for _ in range(items):
             self.member.apply()
         self.persister.keep(self.member.replica, self.member.promise)

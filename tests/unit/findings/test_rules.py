@@ -56,7 +56,7 @@ def noted(kind: str, *queues: NotedQueue) -> dict[str, Any]:
 
 
 def views(count: int, minutes_ago: float = 9.0) -> dict[str, Any]:
-    """`count` view changes, the first one `minutes_ago`; `c` goes and comes."""
+    """View changes in which `c` goes and comes; the first one was `minutes_ago`."""
     first = NOW_MS - int(minutes_ago * 60_000)
     return {
         "views": [
@@ -171,7 +171,7 @@ def test_the_gravest_findings_come_first() -> None:
     assert [one.name for one in listed] == ["disk-full", "member-drained", "upgrade-open"]
 
 
-def test_a_down_member_is_named_with_the_time_and_the_next_losss_effect() -> None:
+def test_a_down_member_is_named_with_the_effect_of_one_more_loss() -> None:
     gone: dict[str, object] = {
         "members": [member("a"), member("b"), member("c", "DOWN")],
         "views": [ViewSeen(NOW_MS - 3_600_000, "abc"), ViewSeen(NOW_MS - 1_200_000, "ab")],

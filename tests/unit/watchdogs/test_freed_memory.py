@@ -131,5 +131,5 @@ def test_a_c_library_without_a_trim_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert memory.counters["trims"] == 0
 
 
-def test_this_processs_size_is_known() -> None:
+def test_the_size_of_this_process_is_known() -> None:
     assert own_bytes() > 1 << 20
