@@ -194,6 +194,40 @@ def test_without_pages_there_is_no_second_stack() -> None:
     assert ran == [getcurrent()] * 2
 
 
+def test_no_block_goes_to_disk_while_a_command_runs_on_the_loops_own_stack() -> None:
+    """It could need it again, and would have to read it there."""
+    disk, rig = LateDisk(), Rig()
+    client = rig.client()
+    client.queue("q")
+    for number in range(40):
+        client.publish("q", bytes([number]))
+    client.consume("q", prefetch=20)
+    machine = Machine("a", disk.pager)
+
+    def work() -> None:
+        for entry in rig.log:
+            machine.apply(*entry)
+
+    assert disk.stack.run(disk.pager, work)
+    assert not disk.pager.counters["at_once"]
+    assert machine.root() == rig.machine.root()
+
+
+def test_what_was_asked_for_and_is_dropped_counts_no_more() -> None:
+    """Otherwise nothing but the next block would ever be read ahead again."""
+    disk = LateDisk()
+    _, machine = filled(disk)
+    pager = disk.pager
+    for block in machine.vhosts["/"].queues["q"].ready.blocks:
+        block.ask()
+    assert pager.ahead_bytes
+    machine.vhosts["/"].queues["q"].ready.drop(1000)
+    del block
+    disk.asked.clear()
+    pager.settle()
+    assert (pager.ahead_bytes, pager.pages) == (0, 0)
+
+
 def test_with_pages_all_work_is_on_one_other_stack_of_the_same_thread() -> None:
     disk = LateDisk()
     _, machine = filled(disk)

@@ -17,6 +17,7 @@ from broker.durability.recovery import checkpoint_head, checkpoint_of, recover
 from broker.durability.transfer_protocol import (
     FROM_JOINER,
     LOG,
+    Block,
     Offer,
     Sender,
     Tag,
@@ -25,9 +26,10 @@ from broker.durability.transfer_protocol import (
 )
 from broker.incidents.incidents import Incidents
 from broker.incidents.quarantine import Quarantine
+from broker.machine.commands import PUBLISH
 from broker.machine.machine import Machine
 from broker.replication.chain import History
-from broker.replication.replica import Divergence, Replica
+from broker.replication.replica import Divergence, ExecutionFailed, Replica, records_of
 from store import swap
 from store.api import Marker, Meta
 from store.errors import StoreCorrupt
@@ -74,6 +76,7 @@ class Rig:
         self.unwritten = self.unwritten_worst = 0
         self.written_a_step = 1 << 30
         self.verified: list[LmdbStore] = []
+        self.discarded: list[LmdbStore] = []
         self.failed: list[str] = []
         self.joiner: Joiner[LmdbStore] = Joiner(
             self, Quarantine(Incidents(self.dir), "1.0"),
@@ -128,6 +131,7 @@ class Rig:
         return swap.incoming(self.dir, attempt, meta)
 
     def discard(self, store: LmdbStore) -> None:
+        self.discarded.append(store)
         store.close()
 
     def free_bytes(self) -> int:
@@ -314,6 +318,42 @@ def test_an_unexpected_exception_while_verifying_is_reported_counted_and_retried
     assert "in a way that is ours" in caplog.text
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.level)
+
+
+def test_a_command_that_raises_in_a_received_state_is_not_executed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G16: the next attempt asks for a state behind it."""
+    rig = Rig(tmp_path, checkpoint_at=40)
+    item, point = rig.author.item(publish(61, b"x")), rig.histories[40]
+
+    def raises(*_: object, **__: object) -> Replica:
+        raise ExecutionFailed(item, point.position + 1, 0, bytes(16), PUBLISH)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(joiner_module, "recover", raises)
+        rig.joiner.begin(DONOR, 0)
+        rig.run(lambda: bool(rig.failed))
+    assert not rig.joiner.counters["unexpected"]
+    assert rig.joiner._quarantine.beyond() == point.position + 1
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert rig.store.checkpoint() is not None
+    assert rig.replica.history.position > point.position
+
+
+def test_what_a_received_state_has_already_is_passed_over_in_its_tail(tmp_path: Path) -> None:
+    """Its checkpoint may end within an entry of the donor's log."""
+    rig = Rig(tmp_path, items=5)
+    received = LmdbStore(tmp_path / "received", replace(META, position=0))
+    replica, data = Replica("b", Machine("b"), History()), b""
+    for _, entry in rig.store.log(0):
+        data += entry
+        end = max(one.last for one in records_of(data))
+        joiner_module._follow(replica, received, Block(LOG, 0, end, data))
+    assert replica.history == rig.author.replica.history
+    assert received.meta.position == rig.store.meta.position
+    received.close()
 
 
 def test_a_thread_of_an_aborted_attempt_works_on_its_own_files(tmp_path: Path) -> None:
@@ -544,6 +584,7 @@ def test_an_unwanted_state_is_removed_and_the_join_retried(tmp_path: Path) -> No
     rig.run(lambda: bool(rig.failed))
     assert rig.failed == ["that state is no longer needed"]
     rig.step()  # the removal
+    assert len(rig.discarded) == 1
     rig.wanted = True
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.level)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,9 +27,12 @@ from broker.machine.machine import Machine
 from broker.replication.chain import History, Promise
 from broker.replication.persister import Persister
 from broker.replication.replica import Item, Replica
+from store import swap
 from store.api import Marker, Meta
 from store.commit_queue import CheckpointJob
+from store.errors import StoreError
 from store.files.space import Reserve
+from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from vsync.primary.events import Activation
 from vsync.types import RingId
@@ -93,8 +97,9 @@ def test_no_more_is_packed_than_the_disk_accepts() -> None:
     assert not bench.checkpoint.complete
 
 
-def test_a_slice_ends_at_a_read_from_disk() -> None:
+def test_a_slice_ends_at_a_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next slice asks again, instead of this one repeating the request."""
+    monkeypatch.setattr(store_writer, "SLICE_S", 0.01)
     bench = Bench()
     looks: list[float] = []
 
@@ -139,6 +144,37 @@ def test_a_short_log_is_not_worth_a_checkpoint_at_the_end(
 ) -> None:
     """An ordered stop with a million messages wrote them all again, with every fsync."""
     assert is_worth_a_checkpoint(checkpoint_bytes, log_bytes) is wanted
+
+
+def test_a_received_store_takes_the_place_of_one_that_has_all_that_was_submitted(
+    tmp_path: Path,
+) -> None:
+    """G8: what is set aside is all that the member has confirmed."""
+
+    async def switch() -> tuple[Path, LmdbStore]:
+        loop = asyncio.get_running_loop()
+        device = DataDirectoryDevice(tmp_path, loop, failed.append, Reserve(tmp_path))
+        current = LmdbStore(tmp_path / "store", Meta("c", "a", "s"))
+        writer = device.open_writer(current, lambda _: None)
+        before = current.meta
+        for position in range(1, 4):
+            writer.submit(b"x", position, position, replace(before, position=position))
+        received = swap.incoming(tmp_path, "1", Meta("c", "a", "s"))
+        received.write_checkpoint(7, [b"state"], replace(received.meta, position=7))
+        meta = replace(received.meta, marker=Marker.DIRTY, cluster_id="c1")
+        in_force = loop.create_future()
+        waiting = device.lag().waiting
+        device.switch(writer, received, current, meta, in_force.set_result)
+        assert device.lag().waiting == waiting + 1, "it counts as late if it takes long"
+        await device.settled(30)
+        return tmp_path / "_cluster.bak.0001", await in_force
+
+    failed: list[StoreError] = []
+    aside, store = asyncio.run(switch())
+    assert not failed
+    assert inspect(aside).position == 3
+    assert (store.meta.position, store.meta.marker) == (7, Marker.DIRTY)
+    store.close()
 
 
 @pytest.mark.parametrize("log_bytes_min", [0, SHORT_LOG_BYTES])

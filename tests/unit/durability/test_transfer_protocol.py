@@ -183,6 +183,35 @@ def test_another_checkpoint_starts_from_its_beginning() -> None:
     assert (OFFER.generation, 0) in wire.shelf.blocks
 
 
+@pytest.mark.parametrize(
+    "wrong", [(2, 2, 110), (-1, 2, 110), (1, 2, 99)], ids=["beyond", "below", "backwards"]
+)
+def test_a_piece_that_no_block_has_is_none(wrong: tuple[int, int, int]) -> None:
+    receiver = Receiver("1", DONOR, POINT, 0, 0.0, lambda *_: None)
+    receiver.on_message(Tag.TAIL, ("1", 140), 0.0)
+    for place in ((0, 2, 110), wrong):
+        receiver.on_message(Tag.PIECE, ("1", LOG, 100, *place, b"x"), 0.0)
+    assert not receiver.has_block
+    receiver.on_message(Tag.PIECE, ("1", LOG, 100, 1, 2, 110, b"y"), 0.0)
+    block = receiver.take(0.0)
+    assert block is not None
+    assert block.data == b"xy"
+
+
+def test_pieces_of_two_readings_of_a_block_are_not_mixed() -> None:
+    """The donor read it again, for a piece that got lost, and further, as its log had grown."""
+    receiver = Receiver("1", DONOR, POINT, 0, 0.0, lambda *_: None)
+    receiver.on_message(Tag.TAIL, ("1", 140), 0.0)
+    for number, of, following, data in (
+        (0, 2, 110, b"old"), (1, 3, 120, b"new"), (2, 3, 120, b"er"), (0, 3, 120, b"the "),
+    ):  # fmt: skip
+        assert not receiver.has_block
+        receiver.on_message(Tag.PIECE, ("1", LOG, 100, number, of, following, data), 0.0)
+    block = receiver.take(0.0)
+    assert block is not None
+    assert (block.cursor, block.following, block.data) == (100, 120, b"the newer")
+
+
 def test_both_sides_give_up_after_silence() -> None:
     wire = Wire(1, 0.0, Tail(140))
     wire.run(lambda: bool(wire.got))
@@ -204,6 +233,28 @@ def test_no_joiner_keeps_a_checkpoint_from_deletion_for_ever() -> None:
     wire.run(lambda: bool(wire.receiver.failed))
     assert wire.sender.counters["pins_expired"] == 1
     assert wire.shelf.closed == ["j 1"]
+
+
+def test_nor_by_beginning_anew_now_and_then() -> None:
+    wire = Wire(1, 0.0, OFFER)
+    wire.run(lambda: bool(wire.got))
+    for attempt in ("2", "3"):
+        wire.now += PINNED_S / 2
+        wire.sender.readers[JOINER].used_at = wire.now
+        wire.receiver = Receiver(attempt, DONOR, None, 0, wire.now, wire.send)
+        wire.run(lambda: bool(wire.receiver.answer or wire.receiver.failed))
+    wire.run(lambda: wire.sender.counters["pins_expired"] == 1)
+
+
+def test_one_worker_at_a_time_reads_for_a_joiner() -> None:
+    """It began anew while one did: what reads for it knows one attempt."""
+    wire = Wire(1, 0.0, OFFER)
+    for attempt in ("1", "2"):
+        wire.sender.on_message(JOINER, Tag.ASK, (attempt, None, 0))
+    assert len(wire.jobs) == 1
+    wire.jobs.pop()()
+    wire.sender.on_message(JOINER, Tag.ASK, ("2", None, 0))
+    assert len(wire.jobs) == 1
 
 
 def test_a_donor_that_cannot_read_says_why() -> None:

@@ -190,6 +190,14 @@ def test_a_past_has_no_vote_whatever_is_in_its_place(tmp_path: Path, emptied: bo
     assert (meta.position, meta.marker) == (3, Marker.DIRTY), "the newest has it"
 
 
+def test_a_store_of_another_cluster_says_nothing_of_this_one(tmp_path: Path) -> None:
+    make(tmp_path / "_cluster.bak.0001", [b"a", b"b"], replace(META, cluster_id="cd" * 16))
+    make(tmp_path / "_cluster.bak.0002", [b"a"])
+    make(tmp_path / "store", [], Meta("prod", "a:5672", "new"))
+    assert run("-f", "--restore", "0002", tmp_path).exit_code == 0
+    assert inspect(tmp_path / "store").marker is Marker.DIRTY
+
+
 def test_a_copy_of_the_present_state_has_its_vote(tmp_path: Path) -> None:
     for name in ("_cluster.bak.0001", "store"):
         make(tmp_path / name, [b"a"])

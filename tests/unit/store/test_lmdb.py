@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -32,7 +33,7 @@ from store.errors import (
     StoreVersion,
 )
 from store.files.directory_lock import DirectoryLock
-from store.lmdb_environment import inspect
+from store.lmdb_environment import MapGate, inspect
 from store.lmdb_store import LmdbStore
 
 FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
@@ -52,6 +53,38 @@ def meddle(path: Path, change: Callable[[lmdb.Transaction], object]) -> None:
     """Change the file behind the store's back."""
     with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
         change(txn)
+
+
+def test_the_map_is_not_moved_under_a_reader() -> None:
+    gate, order = MapGate(), list[str]()
+
+    def move() -> None:
+        with gate.exclusive():
+            order.append("moved")
+
+    mover = threading.Thread(target=move)
+    with gate.reading():
+        mover.start()
+        while not gate._changed._waiters and not order:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        order.append("read")
+    mover.join()
+    assert order == ["read", "moved"]
+
+
+def test_a_reader_that_was_killed_keeps_no_pages(tmp_path: Path) -> None:
+    """Its place in the lock file would pin them for ever, and the file would only grow."""
+    filled(tmp_path)
+    reads = f"import lmdb; e = lmdb.open({str(tmp_path)!r}); t = e.begin(); print(flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{reads}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        reader.kill()
+    store = LmdbStore(tmp_path)
+    assert str(reader.pid) not in store._env.readers()
+    store.close()
 
 
 class ReaderComes:

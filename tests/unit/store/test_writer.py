@@ -310,6 +310,57 @@ def test_a_checkpoint_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> 
     store.close()
 
 
+def test_a_writer_that_ends_commits_and_does_nothing_else() -> None:
+    store = MemoryStore(MemoryDisk(), FRESH)
+    queue = CommitQueue(store, threading.Condition(), lambda: 0.0, int, print, lambda: False)
+
+    def write() -> None:
+        task = queue.take()
+        assert task is not None
+        task.write()
+
+    for position in (1, 2):
+        queue.submit(b"x", position, position, replace(FRESH, position=position))
+        if position == 1:
+            write()
+            queue.begin_checkpoint(1, int).end()
+    queue.stop()
+    write()
+    assert store.meta.position == 2
+    assert queue.take() is None
+
+
+def test_after_a_failure_there_is_nothing_to_do() -> None:
+    store = MemoryStore(MemoryDisk(), FRESH)
+    queue = CommitQueue(store, threading.Condition(), lambda: 0.0, int, print, lambda: False)
+    queue.submit(b"x", 1, 1, replace(FRESH, position=1))
+    queue.fail(OSError(5, "Input/output error"))
+    assert queue.take() is None
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+def test_garbage_that_takes_space_waits_for_the_next_checkpoint(
+    reserve: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G21.  Unless there is a reserve to give up. It is not tried over and over."""
+    store, tries = MemoryStore(MemoryDisk(), FRESH), list[int]()
+
+    def full(_entries_max: int = 256) -> bool:
+        tries.append(1)
+        raise NoSpace("here", 1)
+
+    monkeypatch.setattr(store, "trim", full)
+    reserves = [True] * reserve
+    queue = CommitQueue(
+        store, threading.Condition(), lambda: 0.0, int, print,
+        lambda: bool(reserves) and reserves.pop(),
+    )  # fmt: skip
+    for _ in range(5):
+        if (task := queue.take()) is not None:
+            task.write()
+    assert len(tries) == 1 + reserve
+
+
 def test_gaps_are_a_bug() -> None:
     async def story(rig: Rig) -> None:
         with pytest.raises(AssertionError):
