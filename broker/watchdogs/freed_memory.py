@@ -93,10 +93,21 @@ class FreedMemory:
     def _begin(self) -> None:
         if self._trim is not None:
             self._trimming = True
-            self._start(self._run)
+            try:
+                self._start(self._run)
+            except RuntimeError:  # no thread was available; the next trim may have one
+                self._trimming = False
 
     def _run(self) -> None:
         """On a thread; the interpreter's lock is released meanwhile."""
+        try:
+            self._measured_trim()
+        except OSError:  # no file could be opened to measure it
+            pass
+        finally:
+            self._trimming = False
+
+    def _measured_trim(self) -> None:
         assert self._trim is not None
         before, began = self._resident(), time.thread_time()
         self._trim()
@@ -106,7 +117,6 @@ class FreedMemory:
         self.counters["trimmed_bytes"] += yielded
         is_worth_it = yielded >= YIELD_BYTES_MIN and took_s < TRIM_S_LONG
         self._pace_s = TRIM_S_MIN if is_worth_it else min(2 * self._pace_s, TRIM_S_MAX)
-        self._trimming = False
 
 
 def share_one_heap() -> None:

@@ -133,3 +133,23 @@ def test_a_c_library_without_a_trim_is_left_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_the_size_of_this_process_is_known() -> None:
     assert own_bytes() > 1 << 20
+
+
+@pytest.mark.parametrize("lacks", ["thread", "file"])
+def test_where_a_trim_cannot_run_freeing_goes_on(lacks: str) -> None:
+    """A process at its limit of threads or files: what was purged was never freed again."""
+    heap = Heap(100_000)
+
+    def start(run: Callable[[], None]) -> None:
+        if lacks == "thread":
+            raise RuntimeError("can't start new thread")
+        run()
+
+    def resident() -> int:
+        raise OSError(24, "Too many open files")
+
+    memory = FreedMemory(heap.trim, resident, start)
+    for _ in range(100):
+        memory.slice(heap)
+    assert not heap.left
+    assert not memory.counters["trims"]
