@@ -73,18 +73,29 @@ def test_the_map_is_not_moved_under_a_reader() -> None:
 
 
 def test_a_reader_that_was_killed_keeps_no_pages(tmp_path: Path) -> None:
-    """Its place in the lock file would pin them for ever, and the file would only grow."""
+    """Its place in the lock file would pin them for ever, and the file would only grow. LMDB clears
+    that file itself where nobody else has the store open."""
     filled(tmp_path)
     reads = f"import lmdb; e = lmdb.open({str(tmp_path)!r}); t = e.begin(); print(flush=True)"
-    with subprocess.Popen(
-        [sys.executable, "-c", f"{reads}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as reader:
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"{reads}; input()"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for reader in readers:
         assert reader.stdout is not None
         reader.stdout.readline()
-        reader.kill()
+    readers[0].kill()
+    readers[0].wait()
     store = LmdbStore(tmp_path)
-    assert str(reader.pid) not in store._env.readers()
+    listed = store._env.readers()
+    assert str(readers[0].pid) not in listed
+    assert str(readers[1].pid) in listed
     store.close()
+    for reader in readers:
+        reader.communicate()
 
 
 class ReaderComes:
