@@ -156,7 +156,22 @@ def test_a_received_store_takes_the_place_of_one_that_has_all_that_was_submitted
         device = DataDirectoryDevice(tmp_path, loop, failed.append, Reserve(tmp_path))
         current = LmdbStore(tmp_path / "store", Meta("c", "a", "s"))
         writer = device.open_writer(current, lambda _: None)
-        before = current.meta
+        commit, before = current.commit, current.meta
+        may = threading.Event()  # commit: not before the writer is told to end, or its store closed
+
+        def when_it_may(entry: bytes, first: int, last: int, meta: Meta) -> None:
+            may.wait()
+            commit(entry, first, last, meta)
+
+        def then_it_may(call: Callable[[], None]) -> Callable[[], None]:
+            def called() -> None:
+                call()
+                may.set()
+
+            return called
+
+        vars(current).update(commit=when_it_may, close=then_it_may(current.close))
+        vars(writer).update(stop=then_it_may(writer.stop))
         for position in range(1, 4):
             writer.submit(b"x", position, position, replace(before, position=position))
         received = swap.incoming(tmp_path, "1", Meta("c", "a", "s"))
