@@ -55,8 +55,9 @@ EXPIRED_WORK = 2
 """The units that one of these counts as where due messages are published."""
 LEASES_WORK_MAX = 5_000
 """Units of deleting unused queues at one tick; the next tick continues."""
-EXPIRED_AT_ONCE_MAX = 256
-"""Expired messages dropped while something else is done with a queue."""
+EXPIRED_AT_ONCE_MAX = 1_024
+"""Expired messages dropped at one position because a consumer's or a client's turn has come, and
+messages that consumers then get; for consumers the next position continues."""
 TRIMMED_MAX = 1_024
 """Messages dropped at one position because a queue is over its limit; the next one continues."""
 TRIMMED_PER_MESSAGE_MAX = 2

@@ -32,6 +32,7 @@ from broker.machine.image import snapshot as snapshots
 from broker.machine.publishing.letters import publish_dead_letters
 from broker.machine.queueing import streams
 from broker.machine.queueing.deletion import contents, drop
+from broker.machine.queueing.dispatch import serve_late
 from broker.machine.state import Channel, Paging, Queue, QueueRow, State, all_queues, ready_count
 
 SessionHandler = Callable[[State, int, Command], int]
@@ -73,6 +74,8 @@ class Machine(State):
             definitions.go_on(self)
         if self.freed:
             consumers.serve_freed(self)
+        if self.late:
+            serve_late(self)
         if self.dead_letters or self.late_letters:  # what has expired in those queues too
             publish_dead_letters(self)
         if self.reading:

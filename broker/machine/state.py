@@ -592,6 +592,9 @@ class State:
     stale: deque[Queue] = field(default_factory=deque)
     # queues over their limits, which drop messages position by position
     trimming: dict[int, Queue] = field(default_factory=dict)
+    # queues with consumers that have credit, where the first message has expired or had: they are
+    # served position by position
+    late: dict[int, Queue] = field(default_factory=dict)
     # queues with a reader that has credit and may have something to read
     reading: dict[int, Queue] = field(default_factory=dict)
     # queues with groups that this command freed; none between commands

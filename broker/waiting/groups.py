@@ -12,6 +12,7 @@ until that consumer is gone. That is state: `kept`. To bound it, keys are then n
 docs/decisions/0094-a-kept-group-stays-with-its-consumer.md.
 """
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -59,7 +60,7 @@ class Groups(Generic[_C]):
         self.kept: dict[bytes, _C] = {}  # the consumers with which groups stay
         self.kept_by: dict[_C, list[bytes]] = {}
         # Consumers that may have credit and something of their own to get: this command's, and none
-        # of an earlier one but those without credit, which say nothing.
+        # of an earlier one but those without credit, or of a late queue, which say nothing.
         self.pending: dict[_C, None] = {}
 
     def waits(self, key: bytes, place: int) -> _C | None:
@@ -143,6 +144,10 @@ class Groups(Generic[_C]):
         if own is None:
             return self.free.first_place if self.free else None
         return min(own.first_place, self.free.first_place) if self.free else own.first_place
+
+    def turns_of(self, consumers: Iterable[_C]) -> None:
+        """Of these consumers with credit, those with something of their own to get are next."""
+        self.pending = {one: None for one in consumers if one in self.wanted}
 
     def forget_waiting(self) -> tuple[dict[bytes, Group[_C]], Places[Group[_C]]]:
         """Nothing waits any more; return the structures to be freed."""

@@ -51,6 +51,7 @@ def goes_on(state: State) -> bool:
         or state.leaving
         or state.stale
         or state.trimming
+        or state.late
         or state.reading
     )
 

@@ -53,7 +53,13 @@ from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.dispatch import dispatch, offer, offer_all, properties_for
 from broker.machine.queueing.last_values import hold_last_value
 from broker.machine.queueing.queue import take, take_of_group
-from broker.machine.queueing.queue_limits import dead_letter, expire
+from broker.machine.queueing.queue_limits import (
+    dead_letter,
+    expire,
+    expire_next,
+    has_expired,
+    next_has_expired,
+)
 from broker.machine.queueing.settlement import release, release_all, requeue, tags_up_to
 from broker.machine.queueing.streams import browses, consume_refusal, open_reader
 from broker.machine.requests.arguments import check_consume, is_browse_only
@@ -143,7 +149,8 @@ def on_cancel(state: State, channel: Channel, command: Cancel) -> int:
 
 
 def on_get(state: State, channel: Channel, command: Get) -> int:
-    """A get does not depend on credit, as in AMQP."""
+    """A get does not depend on credit, as in AMQP. It finds nothing where more has expired than one
+    position may drop."""
     _, conn, chan, name, no_ack = command
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
@@ -164,8 +171,10 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     groups = queue.groups
     found: tuple[int, Message, bool] | None = None
     if groups is not None:  # messages of groups that others hold wait for their holders
-        found = take_of_group(state, queue, groups, None)
-    elif ready_count(queue):
+        expire_next(state, queue, groups, None, EXPIRED_AT_ONCE_MAX)
+        if not next_has_expired(state, queue, groups, None):
+            found = take_of_group(state, queue, groups, None)
+    elif ready_count(queue) and not has_expired(state, queue):
         found = take(state, queue)
     if found is None:
         count_get(tallies, False, no_ack, False)

@@ -128,6 +128,7 @@ def check(state: State) -> None:
     queues = [queue for vhost in state.vhosts.values() for queue in all_queues(vhost)]
     scheduled = {number for one in state.schedules().values() for number in one.times}
     assert scheduled <= {one.number for one in queues}, "nobody looks for queues that are gone"
+    assert all(not one.deleted and one.number == at for at, one in state.late.items())
     assert state.window_keys == sum(one.window.size for one in queues if one.window)
     _check_definitions(state)
     _check_policies(state)

@@ -143,6 +143,8 @@ def _check_groups(state: State, queue: Queue, groups: Groups[Consumer]) -> None:
     assert {one: list(places) for one, places in groups.wanted.items()} == {
         one: sorted(places) for one, places in wanted.items()
     }
+    if queue.number in state.late:
+        return
     assert not any(one.waiting for one in groups.pending), "who has its turn got it"
     for consumer in queue.consumers.values():
         if consumer.reader is None and consumer.waiting and has_room(consumer.channel, consumer):
@@ -177,7 +179,7 @@ def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
         assert consumer.queue is queue
         assert consumer.waiting == (_who(consumer) in map(_who, served))
         assert consumer.reader is not None or queue.stream is None
-        takes = consumer.reader is None and queue.groups is None
+        takes = consumer.reader is None and queue.groups is None and queue.number not in state.late
         if takes and ready_count(queue) and consumer.waiting:
             channel = consumer.channel
             assert not has_room(channel, consumer), "credit and a ready message"

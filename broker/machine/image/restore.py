@@ -554,6 +554,10 @@ class _Reader:
         for number in numbers:
             self.state.trimming[number] = self.queues[number]
 
+    def _on_late(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            self.state.late[number] = self.queues[number]
+
     def _on_reading(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
             self.state.reading[number] = self.queues[number]

@@ -267,6 +267,8 @@ def _last_items(state: State) -> Iterator[Item]:
     yield ("ending", [one.key for one in state.ending])
     yield ("stale", [queue.number for queue in state.stale if not queue.deleted])
     yield ("trimming", list(state.trimming))
+    if state.late:
+        yield ("late", list(state.late))
     if state.reading:
         yield ("reading", list(state.reading))
     yield ("end", state.digest)

@@ -172,7 +172,10 @@ def _open_way(
     size, count = len(message[BODY]), len(queues)
     if source.at_least_once and (
         not queues
-        or any(would_refuse(one, size, count, leaves=is_kept and one is source) for one in queues)
+        or any(
+            would_refuse(state, one, size, count, leaves=is_kept and one is source)
+            for one in queues
+        )
     ):
         return _work(b"", found[0])
     return found

@@ -69,7 +69,7 @@ def is_at_rest(state: State) -> bool:
     """Whether a position has no work besides its command."""
     return not (
         state.ending or state.leaving or state.stale or state.trimming
-        or state.dead_letters or state.late_letters or state.poison or state.reading
+        or state.dead_letters or state.late_letters or state.late or state.poison or state.reading
     )  # fmt: skip
 
 

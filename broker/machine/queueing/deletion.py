@@ -67,6 +67,7 @@ def delete_queue(state: State, queue: Queue) -> int:
     state.remove(queue_element(queue) + policies_element(queue) + lease_element(queue))
     state.remove(queue.salt * queue.next_seq)
     state.trimming.pop(queue.number, None)
+    state.late.pop(queue.number, None)
     queue.deleted = True
     state.totals_of(-1, vhost.name).queues_deleted += 1
     return count

@@ -1,14 +1,18 @@
 """Dispatch of messages to consumers: every member computes the same assignment.
 
-Decision: docs/decisions/0014-the-machine-dispatches.md.
+Decisions: docs/decisions/0014-the-machine-dispatches.md,
+docs/decisions/0155-what-has-expired-is-not-delivered.md.
 
 A queue's `service` holds its consumers with credit, the next one first. Credit is what remains of
 the consumer's own limit and, for consumers with acknowledgement, of the channel's limit. Between
-commands a queue never has both a ready message and a consumer with credit. A queue with readers is
-only marked here: readers get their messages when the command is done (streams.py).
+commands a queue never has both a ready message and a consumer with credit, unless it is *late*:
+what has expired is not delivered, and dropping many messages takes several positions. A
+queue with readers is only marked here: readers get their messages when the command is done
+(streams.py).
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from broker.machine.digest import MASK, element_of, held_element, place
 from broker.machine.effects import DeliverEffect
@@ -16,7 +20,12 @@ from broker.machine.limits import CHANNEL_HELD_MAX, EXPIRED_AT_ONCE_MAX
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, row
 from broker.machine.queueing.last_values import hold_last_value
 from broker.machine.queueing.queue import take, take_of_group
-from broker.machine.queueing.queue_limits import expire
+from broker.machine.queueing.queue_limits import (
+    expire,
+    expire_next,
+    has_expired,
+    next_has_expired,
+)
 from broker.machine.requests.properties import with_new_header
 from broker.machine.state import (
     BODY,
@@ -180,18 +189,74 @@ def queue_for_service(queue: Queue, consumer: Consumer) -> None:
 
 
 def dispatch(state: State, queue: Queue, *, enters: bool = False) -> None:
-    """Deliver while there are both a ready message and a consumer with credit. An expired message
-    behind one that had not expired is dropped when its turn comes. `enters`: none can have expired,
-    because a message has just come in; it may have a time to live of zero and is still delivered at
-    once."""
+    """Deliver while there are both a ready message and a consumer with credit. Where the first one
+    has expired, the queue goes on when the command is done (`serve_late`). `enters`: none can have
+    expired, because a message has just come in; it may have a time to live of zero and is still
+    delivered at once."""
     if queue.readers is not None and queue.readers.service:
         state.reading[queue.number] = queue
-    drops = 0 if enters else EXPIRED_AT_ONCE_MAX
-    while queue.service:
-        if drops and queue.expiring:
-            drops -= expire(state, queue, drops)
-        if not _dispatch_next(state, queue, in_runs=True):
+    if not queue.service or queue.number in state.late:
+        return
+    while enters or not _is_late(state, queue):
+        if not (queue.service and _dispatch_next(state, queue, in_runs=True)):
             return
+
+
+def _is_late(state: State, queue: Queue) -> bool:
+    """Whether its first message, or what a consumer would get next, has expired; if so, its
+    consumers are served later."""
+    if not queue.expiring:
+        return False
+    late, groups = has_expired(state, queue), queue.groups
+    if not late and groups is not None:
+        consumer = _first_in_groups(queue, groups)
+        late = consumer is not None and next_has_expired(state, queue, groups, consumer)
+    if not late:
+        return False
+    state.late[queue.number] = queue
+    return True
+
+
+def serve_late(state: State) -> None:
+    """Drop what has expired in late queues, and serve their consumers, as much as one position may
+    cost. A queue that is not done has its next turn after the others."""
+    work = 0
+    for number, queue in list(islice(state.late.items(), EXPIRED_AT_ONCE_MAX)):
+        if work >= EXPIRED_AT_ONCE_MAX:
+            return
+        del state.late[number]
+        work += 1 + _go_on(state, queue, EXPIRED_AT_ONCE_MAX - work)
+
+
+def _go_on(state: State, queue: Queue, work_max: int) -> int:
+    """Serve the consumers of a queue that was late; return how many messages left it."""
+    work = 0
+    if queue.groups is not None:  # a snapshot has only the order of the service
+        queue.groups.turns_of(queue.service)
+    while queue.service:
+        work += _expire_before(state, queue, work_max - work)
+        if work >= work_max:
+            state.late[queue.number] = queue
+            break
+        held = queue.unacked
+        if not _dispatch_next(state, queue, in_runs=True):
+            break
+        work += queue.unacked - held
+    return work
+
+
+def _expire_before(state: State, queue: Queue, count_max: int) -> int:
+    """Drop what has expired before the next message that a consumer can get; return how many."""
+    count, groups = expire(state, queue, count_max), queue.groups
+    while groups is not None and count < count_max:
+        consumer = _first_in_groups(queue, groups)
+        if consumer is None:
+            break
+        dropped = expire_next(state, queue, groups, consumer, count_max - count)
+        if not dropped:
+            break
+        count += dropped
+    return count
 
 
 def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
@@ -216,11 +281,10 @@ def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
 def _dispatch_group(state: State, queue: Queue, groups: Groups[Consumer]) -> bool:
     """Deliver one message of a group; return whether a consumer with credit got one. The holder of
     a group has its turn first; then other consumers get messages of groups that nobody holds."""
-    consumer = _pending_consumer(queue, groups)
+    consumer = _first_in_groups(queue, groups)
     if consumer is None:
-        consumer = next_consumer(queue) if groups.free else None
-        if consumer is None:
-            return False
+        return False
+    queue.service.remove(consumer)
     taken = take_of_group(state, queue, groups, consumer)
     assert taken is not None
     seq, message, redelivered = taken
@@ -231,17 +295,22 @@ def _dispatch_group(state: State, queue: Queue, groups: Groups[Consumer]) -> boo
     return True
 
 
-def _pending_consumer(queue: Queue, groups: Groups[Consumer]) -> Consumer | None:
-    """A consumer with credit whose group has more waiting messages; taken out of the service."""
-    pending = groups.pending
+def _first_in_groups(queue: Queue, groups: Groups[Consumer]) -> Consumer | None:
+    """The consumer with credit whose turn it is, in the service still: one whose group has more
+    waiting messages, or else the next one if there are some of a group that nobody holds."""
+    pending, service = groups.pending, queue.service
     while pending:
         consumer = next(iter(pending))
         if consumer.waiting and consumer in groups.wanted:
-            queue.service.remove(consumer)
             if has_room(consumer.channel, consumer):
                 return consumer
+            service.remove(consumer)
             consumer.waiting = False  # another consumer of its channel took the shared credit
         del pending[consumer]
+    while groups.free and service:
+        if has_room(service[0].channel, service[0]):
+            return service[0]
+        service.popleft().waiting = False
     return None
 
 
@@ -326,12 +395,11 @@ def offer_all(state: State, channel: Channel) -> None:
         if queue.readers is not None and queue.readers.service:
             state.reading[queue.number] = queue
     turns = list(queues.values())
-    drops = EXPIRED_AT_ONCE_MAX
     while turns:
         served = []
         for queue in turns:
-            if queue.service and queue.expiring:
-                drops -= expire(state, queue, drops)
-            if queue.service and _dispatch_next(state, queue, in_runs=False):
+            if not queue.service or queue.number in state.late or _is_late(state, queue):
+                continue
+            if _dispatch_next(state, queue, in_runs=False):
                 served.append(queue)
         turns = served

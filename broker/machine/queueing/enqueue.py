@@ -37,7 +37,7 @@ from broker.waiting.last_values import LastValues
 
 def enqueue(state: State, queue: Queue, message: Message) -> bool:
     """Append the message, or deliver it at once; False if the queue refuses it (reject-publish)."""
-    if queue.service:
+    if queue.service and queue.number not in state.late:
         consumer = next_consumer(queue)
         if consumer is not None:
             seq = next_seq(queue, message)
@@ -79,7 +79,7 @@ def enqueue_in_group(
 ) -> bool:
     """The same in a queue with message groups: it waits, unless it may go at once."""
     full = queue.overflow != "drop-head" and is_full(queue, len(message[BODY]))
-    if full and not _goes_at_once(queue, groups, message):
+    if full and (queue.number in state.late or not _goes_at_once(queue, groups, message)):
         if queue.overflow == "reject-publish-dlx":
             bury_refused(state, queue, message)
         return False
@@ -140,7 +140,7 @@ def is_plain(queue: Queue) -> bool:
     return bool(_traits(queue) == _wanted_traits)
 
 
-def would_refuse(queue: Queue, size: int, count: int, *, leaves: bool) -> bool:
+def would_refuse(state: State, queue: Queue, size: int, count: int, *, leaves: bool) -> bool:
     """Whether `enqueue` would, or might, refuse a body of this size that goes to so many queues,
     whose consumers may share the credit of a channel; `leaves`: it is one of the letters kept for
     the queue, so its own place becomes free."""
@@ -151,6 +151,8 @@ def would_refuse(queue: Queue, size: int, count: int, *, leaves: bool) -> bool:
     if not (is_full(queue, 0, 0) if leaves else is_full(queue, size)):
         return False
     if queue.groups is not None:  # the consumer that has its group is not known here
+        return True
+    if queue.number in state.late:  # its consumers get others first
         return True
     return not any(shared_room(consumer) >= count for consumer in queue.service)
 

@@ -119,12 +119,20 @@ def take_of_group(
     place = groups.next_of(holder)
     if place is None:
         return None
-    message = queue.returned.remove(place)
-    key = group_key(groups, message)
-    groups.leaves(key, place)
+    taken = _take_at(state, queue, groups, place)
+    key = group_key(groups, taken[1])
     groups.hold(key, holder)
     if holder is not None and groups.keep(key, holder):
         state.add(kept_element(holder, key))
+    return taken
+
+
+def _take_at(
+    state: State, queue: Queue, groups: Groups[Consumer], place: int
+) -> tuple[int, Message, bool]:
+    """Take the first waiting message of a group from its place."""
+    message = queue.returned.remove(place)
+    groups.leaves(group_key(groups, message), place)
     seq, redelivered = seq_at(queue, place)
     _count_left(state, queue, seq, message, redelivered)
     return seq, message, redelivered
@@ -248,7 +256,21 @@ def replace(state: State, queue: Queue, place: int, newer: Message) -> None:
 
 def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
     """Remove the first ready message; `what` is the move, which names a message published next."""
-    seq, message, redelivered = take(state, queue)
+    return _left(state, queue, take(state, queue), what)
+
+
+def remove_at(
+    state: State, queue: Queue, groups: Groups[Consumer], place: int, what: int
+) -> tuple[int, Message]:
+    """Remove the first waiting message of a group."""
+    return _left(state, queue, _take_at(state, queue, groups, place), what)
+
+
+def _left(
+    state: State, queue: Queue, taken: tuple[int, Message, bool], what: int
+) -> tuple[int, Message]:
+    """Record that a message left the queue, to nobody."""
+    seq, message, redelivered = taken
     of = limit_told(queue) if what == OVER_LIMIT else 0
     if what in _PUBLISHED_NEXT:
         of = message[NUMBER] & MARK_MASK

@@ -25,10 +25,21 @@ from broker.machine.queueing.queue import (
     counts_returns,
     forget_all_returns,
     forget_returns,
+    remove_at,
     remove_head,
 )
 from broker.machine.requests.arguments import apply_settings
-from broker.machine.state import KEY, NUMBER, Letter, Message, Queue, State, ready_count
+from broker.machine.state import (
+    KEY,
+    NUMBER,
+    Consumer,
+    Letter,
+    Message,
+    Queue,
+    State,
+    ready_count,
+)
+from broker.waiting.groups import Groups
 
 
 def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
@@ -64,12 +75,46 @@ def trim(state: State, queue: Queue, count_max: int) -> int:
 def expire(state: State, queue: Queue, count_max: int) -> int:
     """Drop expired messages at the head, at most `count_max`, so that one position stays cheap;
     return how many. Others wait behind the first, as in AMQP brokers."""
-    now_us = state.now_us
     count = 0
-    while count < count_max and queue.expiring and deadline(queue, head(queue)) <= now_us:
+    while count < count_max and has_expired(state, queue):
         if not count:
             note_clock(state)
         drop_head(state, queue, "expired")
+        count += 1
+    return count
+
+
+def has_expired(state: State, queue: Queue) -> bool:
+    """Whether the first ready message has expired: nobody may get it any more."""
+    return queue.expiring and deadline(queue, head(queue)) <= state.now_us
+
+
+def next_has_expired(
+    state: State, queue: Queue, groups: Groups[Consumer], holder: Consumer | None
+) -> bool:
+    """Whether the message that this consumer, or a get, would get next has expired. Live messages
+    of other groups may wait before it."""
+    if not queue.expiring:
+        return False
+    place = groups.next_of(holder)
+    return place is not None and deadline(queue, queue.returned.at(place)) <= state.now_us
+
+
+def expire_next(
+    state: State,
+    queue: Queue,
+    groups: Groups[Consumer],
+    holder: Consumer | None,
+    count_max: int,
+) -> int:
+    """`expire`, of what this consumer, or a get, would get next."""
+    count = 0
+    while count < count_max and next_has_expired(state, queue, groups, holder):
+        if not count:
+            note_clock(state)
+        place = groups.next_of(holder)
+        assert place is not None
+        _bury(state, queue, *remove_at(state, queue, groups, place, EXPIRED), "expired")
         count += 1
     return count
 
@@ -94,7 +139,12 @@ def take_due(state: State, queue: Queue) -> Message | None:
 
 def drop_head(state: State, queue: Queue, reason: str) -> None:
     """Remove the first ready message; dead-letter it if the queue has an exchange for that."""
-    seq, message = remove_head(state, queue, EXPIRED if reason == "expired" else OVER_LIMIT)
+    what = EXPIRED if reason == "expired" else OVER_LIMIT
+    _bury(state, queue, *remove_head(state, queue, what), reason)
+
+
+def _bury(state: State, queue: Queue, seq: int, message: Message, reason: str) -> None:
+    """A message has left the queue, to nobody."""
     if queue.returns:
         forget_returns(state, queue, seq)
     dead_letter(state, queue, message, reason)

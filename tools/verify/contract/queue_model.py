@@ -6,9 +6,9 @@ of service is the next to leave; a message that comes back takes its old place; 
 persistent messages. A reader of a stream gets the next message that is kept, which stays, as all
 messages of a stream do at a cold start; a reader that browses another queue gets the next waiting
 message. In a last-value queue a message may leave from anywhere, for the one that enters next. In a
-queue with message groups, whose keys the log does not have, a message may go to any consumer. The
-model shares no code with the broker: the hash of ready messages is recomputed from its definition
-in docs/MEMBERLOG.md.
+queue with message groups, whose keys the log does not have, a message may go to any consumer, or
+expire, while others wait before it. The model shares no code with the broker: the hash of ready
+messages is recomputed from its definition in docs/MEMBERLOG.md.
 
 It may begin at the figures of a checkpoint. The messages of that time are *unknown*: only their
 numbers, ready and held, are known, and that they are older than later messages.
@@ -41,6 +41,7 @@ _DROPPED, _PURGED, _DECLARED, _RECOVERED, _REPEATED = 6, 7, 8, 9, 10
 _READER, _READ, _READ_END, _NOTED = 11, 12, 13, 14
 _MEMBER_LOST = 3  # a return that a message is not blamed for
 _AGAIN = 3  # a publish that names an earlier message, and makes none
+_EXPIRED = 0  # a drop by age
 _REPLACED = 4  # a drop for the message that enters next
 _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
@@ -331,7 +332,9 @@ class Model:
                 raise ModelMismatch("impossible", "this queue keeps no last values")
             queue.leave_anywhere(seq, detail, flag)
         elif op == _DROPPED:
-            self.moved = queue.leave(seq, detail, flag)
+            anywhere = queue.grouped and cause == _EXPIRED
+            leave = queue.leave_anywhere if anywhere else queue.leave
+            self.moved = leave(seq, detail, flag)
         elif op == _RETURNED:
             left = queue.give_up(seq, of, detail)
             count = left.returns + (cause != _MEMBER_LOST)

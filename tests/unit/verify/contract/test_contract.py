@@ -14,7 +14,17 @@ pytest.importorskip("duckdb")
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, REPLACED, SENT_ON, TAKEN_BACK, Op
+from broker.machine.move_log import (
+    BY_LETTER,
+    CLOSED,
+    EXPIRED,
+    FLAG,
+    MOVE,
+    REPLACED,
+    SENT_ON,
+    TAKEN_BACK,
+    Op,
+)
 from broker.machine.requests.properties import with_header
 from broker.memberlog.records import (
     Batch,
@@ -241,6 +251,32 @@ def test_what_has_no_time_to_live_gives_no_finding() -> None:
     client.publish("q", b"m")
     maker.checkpoint()
     assert maker.breaches() == []
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_expired_behind_others_is_dropped_in_a_queue_with_groups_only(grouped: bool) -> None:
+    """Elsewhere it was the turn of an older message, which is alive."""
+    maker = MoveMaker()
+    rig, client = maker.rig, maker.rig.client()
+    client.queue("q", {"qpid.group_header_key": "g"} if grouped else {})
+    for name in "ab":
+        client.publish("q", b"alive", properties=with_header(b"\0\0", "g", "a"))
+        client.publish("q", b"dead", properties=with_header(b"\x01\0\x03100", "g", name))
+    client.consume("q", prefetch=1)
+    rig.pass_time(300_001)
+    client.get("q")
+    maker.checkpoint()
+    assert maker.breaches() == []
+    dropped = [
+        row[3] for record in maker.logs[INCARNATIONS[0]] if isinstance(record, Batch)
+        for row in MOVE.iter_unpack(record.moves) if row[0] == EXPIRED
+    ]  # fmt: skip
+    if grouped:
+        assert [seq >> 1 for seq in dropped] == [1, 3]
+    else:
+        assert dropped == [1]
+        at = maker.edit(lambda row: (*row[:3], 3, *row[4:]) if row[0] == EXPIRED else None)
+        assert at in {one.position for one in maker.breaches()}
 
 
 def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> None:
