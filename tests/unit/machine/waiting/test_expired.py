@@ -24,16 +24,18 @@ def client(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Client:
     return client
 
 
-def fill(client: Client, expired: int, *live: bytes, arguments: c.Table | None = None) -> None:
-    """The queue `q`: a live message, many that expired behind it, and live ones again."""
-    client.queue("q", arguments)
-    client.publish("q", b"first")
+def fill(
+    client: Client, expired: int, *live: bytes, arguments: c.Table | None = None, queue: str = "q"
+) -> None:
+    """A queue with a live message, many that expired behind it, and live ones again."""
+    client.queue(queue, arguments)
+    client.publish(queue, b"first")
     for _ in range(expired):
-        client.publish("q", b"expired", properties=MORTAL)
+        client.publish(queue, b"expired", properties=MORTAL)
     for body in live:
-        client.publish("q", body)
+        client.publish(queue, body)
     client.rig.pass_time(STEP_US + 1)
-    assert client.rig.depth("q") == 1 + expired + len(live), "what has expired is not the first"
+    assert client.rig.depth(queue) == 1 + expired + len(live), "what has expired is not the first"
 
 
 def step(client: Client) -> list[bytes]:
@@ -109,12 +111,7 @@ def test_deliveries_to_all_who_waited_for_that_are_bounded(client: Client) -> No
 
 def test_late_queues_take_turns(client: Client) -> None:
     fill(client, 30)
-    client.queue("r")
-    client.publish("r", b"first")
-    for _ in range(4):
-        client.publish("r", b"expired", properties=MORTAL)
-    client.publish("r", b"live")
-    client.rig.pass_time(STEP_US + 1)
+    fill(client, 4, b"live", queue="r")
     other = client.channel(2)
     other.consume("q", "of q", prefetch=100)
     other.consume("r", "of r", prefetch=100)
@@ -167,6 +164,20 @@ def test_a_late_queue_is_deleted_or_purged(client: Client) -> None:
     client.consume("q", prefetch=100)
     client.delete("q")
     assert not goes_on(client.rig.machine)
+
+
+def test_a_snapshot_has_no_late_queue_that_was_deleted(client: Client) -> None:
+    """G14: its turn would have come later than that of another one."""
+    other = client.channel(2)
+    for queue in ("q", "r"):
+        fill(client, 20, queue=queue)
+    for queue in ("q", "r"):
+        other.consume(queue, f"of {queue}", prefetch=100)
+    step(client)
+    assert next(iter(client.rig.machine.late.values())) is client.rig.queue("q")
+    client.delete("r")
+    client.rig.restore()
+    assert go_on(other) == []
 
 
 @pytest.mark.parametrize("arguments", [{}, {"qpid.group_header_key": "g"}])
@@ -236,3 +247,33 @@ def test_a_group_that_passes_others_delivers_none_of_them(client: Client, more: 
     assert [body for _, body, _ in other.deliveries()] + go_on(other) == [b"live"]
     assert client.rig.depth("grave") == 6
     assert client.rig.depth("q") == 1
+
+
+def test_holders_of_groups_have_the_same_turns_at_a_restored_member(client: Client) -> None:
+    """G14: a snapshot has the order of consumers, and not in which order they got something."""
+    of = {name: with_header(EMPTY, "g", name) for name in "abx"}
+    client.queue("q", {"qpid.group_header_key": "g", "qpid.shared_msg_group": True})
+    client.publish("q", b"held by a get", properties=of["x"])
+    client.get("q")
+    client.publish("q", b"alive", properties=of["x"])
+    for _ in range(20):
+        client.publish("q", b"expired", properties=with_header(MORTAL, "g", "x"))
+    others = [client.channel(2 + number) for number in range(2)]
+    for name, other in zip("ab", others, strict=True):
+        other.consume("q", prefetch=2)
+        for _ in range(2):
+            client.publish("q", b"of its group", properties=of[name])
+            assert len(other.deliveries()) == 1
+    for other in others:
+        other.ack(2)
+    client.rig.pass_time(STEP_US + 1)
+    client.ack(1)
+    assert client.rig.queue().number in client.rig.machine.late
+    for name in "ba":
+        client.publish("q", b"third", properties=of[name])
+    client.rig.restore()
+    got = []
+    while goes_on(client.rig.machine):
+        step(client)
+        got += [number for number, other in enumerate(others) if other.deliveries()]
+    assert got == [1], "the credit of the other one was for the group that the get let go"
