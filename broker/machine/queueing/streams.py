@@ -33,7 +33,7 @@ from broker.machine.policies.settings import age_us, erlang
 from broker.machine.queueing.dispatch import has_room, properties_for
 from broker.machine.queueing.queue import place_of, seq_at, wake_readers
 from broker.machine.requests.arguments import NO_CONSUME, filter_of, is_browse_only
-from broker.machine.requests.properties import headers_of, with_new_header
+from broker.machine.requests.properties import header_of, short_string, with_new_header
 from broker.machine.requests.refusals import (
     Refusal,
     invalid_argument,
@@ -71,7 +71,7 @@ AT_TIME = "@"
 type for it (broker/frontend/methods.py)."""
 FILTER_VALUE = "x-stream-filter-value"
 """The header by which readers filter (`x-stream-filter`)."""
-_IN_BYTES = FILTER_VALUE.encode()
+_IN_BYTES = short_string(FILTER_VALUE)
 _FORGOTTEN_PER_MESSAGE = 4
 _SECOND_US = 1_000_000
 
@@ -83,10 +83,7 @@ def first_offset(queue: Queue) -> int:
 
 def column_entry(message: Message) -> bytes:
     """The message's entry in the stream's column."""
-    properties = message[PROPERTIES]
-    if _IN_BYTES not in properties:
-        return NONE
-    value = headers_of(properties).get(FILTER_VALUE)
+    value = header_of(message[PROPERTIES], _IN_BYTES)
     return entry_of(value) if isinstance(value, str | bytes) else NONE
 
 

@@ -5,6 +5,7 @@ A queue that takes no message twice uses the header `x-deduplication-header`, or
 message-id (`key_of_repeat`).
 """
 
+from functools import lru_cache
 from hashlib import blake2b
 
 from broker.machine.commands import Value
@@ -17,8 +18,10 @@ _HEADER_BYTES = bytes((len(HEADER),)) + HEADER.encode()
 _DEATHS_BYTES = bytes((len(DEATHS),)) + DEATHS.encode()
 
 
+@lru_cache(maxsize=16)
 def key_by(properties: bytes, raw_name: bytes) -> bytes:
-    """The key from the value of this header; none if it has no value."""
+    """The key from the value of this header; none if it has no value. Each queue that a message
+    reaches asks several times."""
     value = header_of(properties, raw_name)
     return _key_of_value(value) if value not in (None, "", b"") else b""
 

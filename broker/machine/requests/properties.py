@@ -6,6 +6,7 @@ properties read as if the property were absent: the gateway has refused them lon
 """
 
 import struct
+from functools import lru_cache
 from typing import TypeAlias
 
 from broker.machine.commands import Table, Value
@@ -212,8 +213,15 @@ def header_of(properties: bytes, raw_name: bytes) -> Value:
     one name the last one counts."""
     if raw_name not in properties:
         return None
-    raws = [raw for _, found, raw in raw_headers(properties) if found == raw_name]
-    return decode_value(raws[-1]) if raws else None
+    raw = _raw_by_name(properties).get(raw_name)
+    return decode_value(raw) if raw is not None else None
+
+
+@lru_cache(maxsize=8)
+def _raw_by_name(properties: bytes) -> dict[bytes, bytes]:
+    """The headers undecoded, by their names in wire format. A message with thousands of headers may
+    reach thousands of queues, each of which looks for one."""
+    return {name: raw for _, name, raw in raw_headers(properties)}
 
 
 def _spans(properties: bytes) -> tuple[int, int, int, int] | None:

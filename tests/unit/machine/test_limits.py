@@ -15,6 +15,7 @@ from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
 from broker.machine.move_log import PURGED
 from broker.machine.queueing.queue import purge
+from broker.machine.requests import properties
 from broker.machine.state import Held, Message
 from broker.waiting.places import Places
 from tests.support.three_machines import EMPTY, Client, Rig
@@ -87,6 +88,33 @@ def test_long_keys_and_headers_count_as_work(
     client.bind("q", "x", "#.a.#.b")
     assert client.publish("a.b", b"m", "x") == c.OK
     assert client.publish(key, b"m", "x", properties=properties) == 406
+
+
+def test_headers_are_read_once_however_many_queues_look_for_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G15: a publish with 10,000 headers to 10,000 last-value queues took two minutes."""
+    read = Mock(wraps=properties.entries_of)
+    monkeypatch.setattr(properties, "entries_of", read)
+    for number in range(4):
+        kinds: list[c.Table] = [
+            {"qpid.last_value_queue_key": "k"},
+            {"qpid.last_value_queue_key": f"k{number}"},
+            {"qpid.group_header_key": "k"},
+            {"x-queue-type": "stream"},
+        ]
+        for kind, arguments in enumerate(kinds):
+            client.queue(f"{kind}.{number}", arguments)
+            client.bind(f"{kind}.{number}", "amq.fanout")
+    several = properties.with_header(EMPTY, "k", 1)
+    for name in ("k0", "k1", "k2", "k3", "x-stream-filter-value"):
+        several = properties.with_header(several, name, "v")
+    read.reset_mock()
+    machine = client.rig.machine
+    one = c.Publish(c.PUBLISH, client.conn, 1, 0, "amq.fanout", "", 0, several, b"m")
+    machine.apply(client.rig.position + 1, client.session, 0, one)
+    assert read.call_count == 1
+    assert client.rig.depth("0.0") == client.rig.depth("3.3") == 1
 
 
 def test_a_transaction_that_costs_too_much_does_nothing(
