@@ -32,7 +32,6 @@ from broker.machine.image import snapshot as snapshots
 from broker.machine.publishing.letters import publish_dead_letters
 from broker.machine.queueing import streams
 from broker.machine.queueing.deletion import contents, drop
-from broker.machine.queueing.dispatch import serve_late
 from broker.machine.state import Channel, Paging, Queue, QueueRow, State, all_queues, ready_count
 
 SessionHandler = Callable[[State, int, Command], int]
@@ -72,10 +71,8 @@ class Machine(State):
             sessions.end_what_ended(self)
         if self.leaving or self.stale or self.trimming:
             definitions.go_on(self)
-        if self.freed:
-            consumers.serve_freed(self)
-        if self.late:
-            serve_late(self)
+        if self.freed or self.late:
+            consumers.serve_others(self)
         if self.dead_letters or self.late_letters:  # what has expired in those queues too
             publish_dead_letters(self)
         if self.reading:

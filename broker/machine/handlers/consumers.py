@@ -50,7 +50,13 @@ from broker.machine.move_log import (
 )
 from broker.machine.queueing.declaration import accessible_queue, consumer_element, mark_used
 from broker.machine.queueing.deletion import delete_queue
-from broker.machine.queueing.dispatch import dispatch, offer, offer_all, properties_for
+from broker.machine.queueing.dispatch import (
+    dispatch,
+    offer,
+    offer_all,
+    properties_for,
+    serve_late,
+)
 from broker.machine.queueing.last_values import hold_last_value
 from broker.machine.queueing.queue import take, take_of_group
 from broker.machine.queueing.queue_limits import (
@@ -292,11 +298,14 @@ def _note_credit(credited: dict[str, Consumer], consumer: Consumer | None) -> No
         credited[consumer.tag] = consumer
 
 
-def serve_freed(state: State) -> None:
-    """Serve the queues of which this command freed a group: any consumer may take it now."""
+def serve_others(state: State) -> None:
+    """Serve the queues of which this command freed a group, which any consumer may take now, and
+    those that are late."""
     freed, state.freed = state.freed, {}
     for queue in freed.values():
         dispatch(state, queue)
+    if state.late:
+        serve_late(state)
 
 
 def _settle(state: State, channel: Channel, kind: int, tag: int, multiple: bool, what: int) -> int:

@@ -333,8 +333,7 @@ class Model:
             queue.leave_anywhere(seq, detail, flag)
         elif op == _DROPPED:
             anywhere = queue.grouped and cause == _EXPIRED
-            leave = queue.leave_anywhere if anywhere else queue.leave
-            self.moved = leave(seq, detail, flag)
+            self.moved = (queue.leave_anywhere if anywhere else queue.leave)(seq, detail, flag)
         elif op == _RETURNED:
             left = queue.give_up(seq, of, detail)
             count = left.returns + (cause != _MEMBER_LOST)
