@@ -193,6 +193,18 @@ def test_a_cancelled_consumers_messages_stay_with_the_channel(client: Client) ->
     assert client.cancel("never") == c.OK
 
 
+def test_what_a_deleted_queue_left_at_a_channel_is_not_dead_lettered(client: Client) -> None:
+    """G14: a snapshot has nothing of that queue, so a restored member does not know where to."""
+    client.queue("grave")
+    client.queue("r", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"})
+    client.publish("r", b"m")
+    client.get("r")
+    client.delete("r")
+    client.rig.restore()
+    assert client.nack(1, requeue=False) == c.OK
+    assert client.rig.depth("grave") == 0
+
+
 def test_exclusive_consumers(client: Client) -> None:
     client.consume("q", exclusive=True)
     assert client.consume("q", "second") == 403

@@ -11,7 +11,7 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, GIVEN_UP, MOVE
 from broker.machine.queueing import queue as queueing
 from broker.machine.requests.properties import headers_of
-from tests.support.three_machines import Client, Rig
+from tests.support.three_machines import STEP_US, Client, Rig
 
 ARGUMENTS: c.Table = {
     "x-delivery-limit": 2,
@@ -169,3 +169,17 @@ def test_a_quorum_queue_counts_even_without_a_limit(client: Client) -> None:
     client.get("many")
     client.ack(5)
     assert not rig.machine.vhosts["/"].queues["many"].returns
+
+
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": 100}, {"x-max-length": 1}])
+def test_of_what_the_queue_drops_no_count_is_kept(rig: Rig, arguments: c.Table) -> None:
+    """A count of each message that was ever dropped would fill the memory."""
+    client = rig.client()
+    client.queue("dropped", {"x-delivery-limit": 5, **arguments})
+    client.publish("dropped", b"m")
+    client.get("dropped")
+    client.nack(1)
+    assert rig.queue("dropped").returns
+    client.publish("dropped", b"pushes it out")
+    rig.pass_time(STEP_US + 1)
+    assert not rig.queue("dropped").returns

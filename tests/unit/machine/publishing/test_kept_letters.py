@@ -135,6 +135,17 @@ def test_kept_letters_count_towards_the_queue(client: Client) -> None:
         assert [one.ack for one in client.confirms()] == [accepted]
 
 
+def test_the_bytes_of_what_is_kept_count_too(client: Client) -> None:
+    client.queue("r", {**STRATEGY, "x-max-length-bytes": 9})
+    client.publish("r", b"12345")
+    client.get("r")
+    client.nack(1, requeue=False)
+    assert kept(client, "r") == 1
+    for body, fits in ((b"12345", False), (b"1234", True)):
+        client.publish("r", body, no=1)
+        assert [one.ack for one in client.confirms()] == [fits]
+
+
 def test_a_letter_may_return_to_its_own_full_queue(client: Client) -> None:
     """A rejected message may be dead-lettered to the queue where it died: the letter leaves as it
     enters."""

@@ -7,6 +7,7 @@ from broker.machine.clock.cluster_time import goes_on
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.publishing.runs import is_at_rest
 from broker.machine.requests.properties import with_header
+from broker.machine.state import CREATED_US, NO_TTL, TTL_US
 from tests.support.three_machines import EMPTY, STEP_US, Client, Rig
 
 MORTAL = b"\x01\x00\x03100"
@@ -221,6 +222,20 @@ def test_groups_that_wait_behind_it_are_served_later_too(client: Client) -> None
     client.publish("q", b"new", properties=with_header(EMPTY, "g", "a"))
     assert other.deliveries() == []
     assert go_on(other) == [b"live", b"new"]
+
+
+def test_in_a_group_too_it_has_expired_when_its_time_is_over(client: Client) -> None:
+    client.queue("q", {"qpid.group_header_key": "g"})
+    client.consume("q", prefetch=1)
+    for _ in range(2):
+        client.publish("q", b"held, and next", properties=with_header(EMPTY, "g", "a"))
+    client.publish("q", b"expired", properties=with_header(MORTAL, "g", "b"))
+    (message,) = [one for one in client.rig.queue().returned.values() if one[TTL_US] != NO_TTL]
+    rest_us = message[CREATED_US] + message[TTL_US] - client.rig.machine.now_us
+    client.rig.pass_time(rest_us)
+    assert client.rig.machine.now_us == message[CREATED_US] + message[TTL_US]
+    client.get("q")
+    assert isinstance(client.got(), GetEmpty)
 
 
 @pytest.mark.parametrize("more", [{}, {"qpid.shared_msg_group": True}])
