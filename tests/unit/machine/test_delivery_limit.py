@@ -183,3 +183,28 @@ def test_of_what_the_queue_drops_no_count_is_kept(rig: Rig, arguments: c.Table) 
     client.publish("dropped", b"pushes it out")
     rig.pass_time(STEP_US + 1)
     assert not rig.queue("dropped").returns
+
+
+def test_of_what_is_acknowledged_in_a_run_no_count_is_kept(rig: Rig) -> None:
+    client = rig.client()
+    client.queue("acked", {"x-delivery-limit": 5})
+    for _ in range(2):
+        client.publish("acked")
+    client.consume("acked", prefetch=2)
+    client.nack(0, multiple=True)
+    assert len(rig.queue("acked").returns) == 2
+    client.ack(0, multiple=True)
+    assert not rig.queue("acked").returns
+
+
+def test_what_has_no_time_to_live_is_dead_as_it_comes_back(rig: Rig) -> None:
+    """As in RabbitMQ: it is delivered at once, or never."""
+    client = rig.client()
+    client.queue("at once", {"x-message-ttl": 0})
+    rig.tick("a", 0, ahead_us=STEP_US)  # by the machine's time it has not expired yet
+    client.consume("at once", prefetch=1)
+    client.publish("at once", b"m")
+    assert len(client.deliveries()) == 1
+    client.nack(1)
+    assert client.deliveries() == []
+    assert rig.depth("at once") == 0

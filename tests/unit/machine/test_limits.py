@@ -409,7 +409,9 @@ def test_a_connection_with_many_messages_ends_in_slices(monkeypatch: pytest.Monk
     for channel in (heavy, heavy.channel(2)):
         for _ in range(5):
             channel.get("q")
+    heavy.part(b"of a body that does not become whole")
     assert heavy.close() == c.OK
+    assert not rig.machine.unfinished
     assert [one.method for one in rig.effects if isinstance(one, Reply)] == ["connection.close-ok"]
     machine = rig.machine
     assert [len(machine.ending), rig.has_queue("own"), rig.depth("q")] == [1, False, 1]

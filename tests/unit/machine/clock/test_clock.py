@@ -89,6 +89,28 @@ def test_a_message_dead_lettered_at_a_tick_ages_from_its_horizon(rig: Rig) -> No
     assert rig.depth("dead") == 0
 
 
+def test_a_letter_that_follows_at_a_tick_ages_from_its_horizon(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G17: members that had not applied that tick do not know of it."""
+    monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 1)
+    client = rig.client()
+    client.queue("q", {"x-message-ttl": 1000})
+    client.queue("source", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
+    for _ in range(2):
+        client.publish("source")
+        client.get("source")
+    client.nack(0, multiple=True, requeue=False)
+    assert rig.depth("q") == 1, "the other letter follows"
+    read_at = rig.position
+    rig.tick("a", 0, ahead_us=SECOND)
+    assert rig.depth("q") == 2
+    for name in "abc":
+        rig.tick(name, 3 * SECOND, read_at)
+    assert rig.machine.now_us == SECOND
+    assert rig.depth("q") == 1
+
+
 def test_no_stored_claim_exceeds_the_horizon(rig: Rig) -> None:
     """G17: otherwise it would age messages that are created after it."""
     all_sent_something(rig)
