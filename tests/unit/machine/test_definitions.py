@@ -303,6 +303,15 @@ def test_counts_of_deleted_vhosts_move_to_the_totals_of_the_members() -> None:
     assert rig.machine.totals["", ""].queues_deleted == 2
 
 
+def test_nothing_is_defined_in_a_deleted_vhost_that_still_has_connections() -> None:
+    rig = Rig()
+    rig.client(vhost="going")
+    rig.define("vhost", "", "going", None)
+    assert "going" in rig.machine.vhosts
+    policy: c.Table = {"pattern": ".*", "definition": {"max-length": 1}}
+    assert rig.define("policy", "going", "p", policy) == (404, "there is no vhost 'going'")
+
+
 def test_late_letters_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late letter belongs to a virtual host, which a snapshot must hold. The letters are counted,
     because a search through a million of them at each position takes 0.2 s."""

@@ -267,3 +267,15 @@ def test_a_connection_number_is_used_once(rig: Rig, client: Client) -> None:
     assert client.do(again) == c.IGNORED
     assert client.close() == c.OK
     assert client.replies() == [("connection.close-ok", (), False)]
+
+
+def test_a_cold_start_finds_anew_what_came_back_over_a_limit(rig: Rig) -> None:
+    """G14: one member looks through its queues before, and does not know what will be dropped as
+    clients' messages come back."""
+    client = rig.client()
+    client.queue("q", {"x-max-length": 1})
+    client.publish("q", b"held")
+    client.get("q")
+    client.publish("q", b"waits")
+    rig.activate(cold=True)
+    assert rig.depth("q") == 1
