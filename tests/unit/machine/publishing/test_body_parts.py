@@ -135,3 +135,16 @@ def test_a_numbered_message_in_parts_is_taken_once(client: Client) -> None:
     assert client.rig.depth("q") == 1
     client.part(b"other ")
     assert client.publish("q", b"body", flags=PARTS, properties=numbered) == 406
+
+
+def test_those_who_waited_longest_for_a_part_give_way_until_it_is_enough(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LIMIT, 10)
+    first, second, third = client, client.channel(2), client.channel(3)
+    for channel, size in ((first, 1), (second, 1), (third, 7), (first, 1)):
+        assert channel.part(b"x" * size) == c.OK
+    assert first.part(b"x" * 8) == c.OK
+    closed = [one.chan for one in client.rig.effects if isinstance(one, ChannelError)]
+    assert closed == [2, 3], "the first one is the last that got a part"
+    assert client.rig.machine.unfinished_bytes == 10
