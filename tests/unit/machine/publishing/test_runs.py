@@ -23,6 +23,7 @@ from broker.machine.tally import Tally
 from broker.machine.version import MACHINE_VERSION
 from broker.replication.chain import History
 from broker.replication.replica import ExecutionFailed, Item, Replica
+from tests.support.three_machines import Rig
 from vsync.types import RingId
 
 QUEUES: dict[str, Table] = {
@@ -265,6 +266,21 @@ def test_acks_without_consequences_are_taken_as_a_run() -> None:
     commands = [ack(6), c.Ack(c.ACK, 1, 1, 7, False)]  # another channel, without credit
     assert apply_acks(machine, position + 4, session, 0, commands, 0) == 1
     assert apply_acks(machine, position + 5, session, 0, commands, 1) == 0
+
+
+def test_acks_of_a_full_channel_are_no_run() -> None:
+    """G14: its consumers share the credit, and one of another queue may be the next to get some."""
+    rig = Rig()
+    client = rig.client()
+    client.qos(1)
+    for queue in ("q", "r"):
+        client.queue(queue)
+        client.consume(queue, queue)
+        client.publish(queue)
+    assert rig.depth("r") == 1, "there is no credit left"
+    ack = c.Ack(c.ACK, client.conn, 1, 1, False)
+    taken = apply_acks(rig.machines["b"], rig.position + 1, client.session, 0, [ack, ack], 0)
+    assert taken == 0
 
 
 def test_the_failing_ack_of_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -404,3 +404,17 @@ def test_the_moves_name_the_browser(rig: Rig, client: Client) -> None:
     browse(client.channel(2))
     ops = [what & 15 for what, *_ in MOVE.iter_unpack(rig.moves)]
     assert ops == [Op.READER, Op.READ, Op.READ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"qpid.last_value_queue": 1}, {"qpid.group_header_key": "g"}]
+)
+def test_what_comes_back_is_not_read_again(rig: Rig, arguments: c.Table) -> None:
+    client, other = rig.client(), rig.client("b")
+    client.queue("read once", arguments)
+    client.publish("read once", b"m")
+    client.consume("read once", arguments=BROWSE)
+    assert len(client.deliveries()) == 1
+    other.get("read once")
+    other.nack(1)
+    assert client.deliveries() == []
