@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
+from broker.durability.recovery import checkpoint_in_steps
 from broker.exit_codes import Exit
+from broker.replication.chain import Promise
 from broker.replication.persister import Persister, StoreT, Writer
 from broker.replication.replica import Replica
-from broker.waiting.pager import PageLost
 from store import swap
 from store.api import Marker, Meta
 from store.commit_queue import Call, CheckpointJob, CommitLag, CommitQueue
@@ -43,8 +43,8 @@ log = logging.getLogger("qpidd.join")
 
 SLICE_S = 0.002
 PAUSE_S = 0.004
-_END = b"the end"
 """Packing takes at most a third of the loop's time while a checkpoint is made."""
+_END = b"the end"
 AHEAD_BYTES_MAX = 4 << 20
 SHORT_LOG_BYTES = 4 << 20
 SHORT_LOG_SHARE = 32
@@ -55,6 +55,10 @@ PATIENCE_S = 10.0
 CHECKPOINT_S = 30.0
 """How long an orderly stop waits for a checkpoint: the samples for systemd, Kubernetes and
 Pacemaker allow two minutes for a stop, and the rest of it may take one of them on a slow disk."""
+PROGRESS_S = 5.0
+"""How often a stop that waits for a checkpoint logs how far it is."""
+POLL_S = 0.02
+"""How often the end of a clean shutdown looks at its checkpoint."""
 
 
 class Handle(Protocol):
@@ -86,6 +90,7 @@ class CheckpointWriter:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.bytes = 0
+        self._pause_s = PAUSE_S
         self._loop, self._steps, self._checkpoint = loop, steps, checkpoint
         self._on_error, self._clock = on_error, clock
         self._handle = loop.call_soon(self._slice)
@@ -93,6 +98,10 @@ class CheckpointWriter:
     def cancel(self) -> None:
         """Stop making it: its store is given up."""
         self._handle.cancel()
+
+    def hurry(self) -> None:
+        """Pack without pauses: the loop has nothing else to do."""
+        self._pause_s = 0.0
 
     def _slice(self) -> None:
         deadline = self._clock() + SLICE_S
@@ -110,7 +119,7 @@ class CheckpointWriter:
         except Exception as error:
             self._on_error(error)
             return
-        self._handle = self._loop.call_later(PAUSE_S, self._slice)
+        self._handle = self._loop.call_later(self._pause_s, self._slice)
 
 
 class CheckpointFailed(StoreFailed):
@@ -238,25 +247,20 @@ def is_worth_a_checkpoint(checkpoint_bytes: int, log_bytes: int) -> bool:
 
 
 class CheckpointBeforeStop(Generic[StoreT, WriterT]):
-    """The checkpoint that an orderly stop of one member leaves: otherwise its next start
-    re-executes everything since the last one, up to 64 MiB of log.
+    """The checkpoint that an orderly stop leaves: otherwise the next start re-executes everything
+    since the last one, up to 64 MiB of log.
 
-    It is made like any other, between commits, while the member votes and serves as usual: so the
-    member is away no longer than before, and a kill at any moment is one of a running member. The
-    log of items applied meanwhile is short. If anything prevents the checkpoint, the stop goes on.
+    It is made like any other, between commits. One member that stops votes and serves meanwhile: so
+    it is away no longer than before, and a kill at any moment is one of a running member. The log
+    of items applied meanwhile is short. A shutdown of all has it made `at_the_end`, when nothing is
+    applied any more. If anything prevents the checkpoint, the stop goes on.
     Decision: docs/decisions/0151-an-orderly-stop-leaves-a-checkpoint.md.
     """
 
-    def __init__(
-        self,
-        persister: Persister[StoreT, WriterT],
-        patience_s: float,
-        worth: Callable[[int, int], bool] | None = None,
-    ) -> None:
-        """`worth`: another rule than `is_worth_a_checkpoint`."""
+    def __init__(self, persister: Persister[StoreT, WriterT], patience_s: float) -> None:
         self._persister, self._patience_s = persister, patience_s
-        self._worth = worth or is_worth_a_checkpoint
         self._before = 0  # so many were written before it
+        self._told = 0.0  # when how far it is was logged last
         self._until: float | None = None  # it is awaited so long
         self._over = False
 
@@ -276,6 +280,7 @@ class CheckpointBeforeStop(Generic[StoreT, WriterT]):
         elif now >= self._until:
             self.skip(f"the disk did not take it within {self._patience_s:.0f} s")
         else:
+            self._tell(now)
             return True
         self._over = True
         return False
@@ -284,18 +289,37 @@ class CheckpointBeforeStop(Generic[StoreT, WriterT]):
         persister = self._persister
         checkpoint_bytes, log_bytes = persister.bytes_to_start
         to_come = persister.checkpoint_to_come
-        worth = to_come or self._worth(checkpoint_bytes, log_bytes)
+        worth = to_come or is_worth_a_checkpoint(checkpoint_bytes, log_bytes)
         if not worth or not persister.may_checkpoint(replica):
             self._over = True
             return False
         if not to_come:
             persister.request_checkpoint()
         self._before, self._until = persister.checkpoints, now + self._patience_s
+        self._told = now
         log.info(
             "a checkpoint is written before the stop, so that the next start is a short one; it "
             "may take %.0f s, a second SIGTERM ends that", self._patience_s,
         )  # fmt: skip
         return True
+
+    def _tell(self, now: float) -> None:
+        if now - self._told >= PROGRESS_S:
+            self._told = now
+            packed, last = self._persister.packed_bytes, self._persister.bytes_to_start[0]
+            log.info(
+                "the checkpoint before the stop: %.1f MiB packed, the last one had %.1f MiB",
+                packed / (1 << 20), last / (1 << 20),
+            )  # fmt: skip
+
+    async def at_the_end(self, replica: Replica, promise: Promise) -> None:
+        """Wait for it where nothing is applied any more, and no turn hands it to the disk."""
+        now = asyncio.get_running_loop().time
+        whole = not (replica.half_way or replica.broken)
+        while whole and self.awaited(replica, now()):
+            self._persister.keep(replica, promise)
+            self._persister.hurry_checkpoint()
+            await asyncio.sleep(POLL_S)
 
     def skip(self, why: str) -> None:
         """Do without it."""
@@ -309,38 +333,20 @@ LmdbCheckpointBeforeStop = CheckpointBeforeStop[LmdbStore, StoreWriter]
 
 
 async def close_store(
-    persister: Persister[StoreT, WriterT],
-    replica: Replica,
-    marker: Marker,
-    reason: str,
-    *,
-    sparing: bool = False,
+    persister: Persister[StoreT, WriterT], replica: Replica, marker: Marker, reason: str
 ) -> None:
     """Write the remaining work, and record in the marker how this incarnation ended.
 
-    `sparing`: the reserve was given up, and the rest of it is for the next start.
-
-    `reason` is noted when the store is wrong. A clean end leaves a checkpoint of the last state,
-    unless the log behind the current one is short. Raises `StoreStuck` when the disk does not
-    answer: then leave the store alone, and do not even close it.
+    `reason` is noted when the store is wrong. Raises `StoreStuck` when the disk does not answer:
+    then leave the store alone, and do not even close it.
     """
     persister.cancel_checkpoint()
     await persister.writer.drain(PATIENCE_S)
-    if marker is Marker.DIRTY:
-        return
-    store = persister.store
-    note = reason if marker is Marker.INCONSISTENT else ""
-    meta = replace(persister.meta, marker=marker, shutdown_id=replica.shutdown_id, note=note)
-    whole = not (replica.half_way or replica.broken)
-    at_the_end = marker is Marker.CLEAN and whole and replica.history.position == meta.position
-    if at_the_end and not sparing and is_worth_a_checkpoint(*store.bytes_to_start()):
-        try:
-            store.write_checkpoint(meta.position, checkpoint_of(replica), meta)
-        except (NoSpace, PageLost) as error:
-            log.warning("no checkpoint at the end, the next start takes longer: %s", error)
-            store.put_meta(meta)
-    else:
-        store.put_meta(meta)
+    if marker is not Marker.DIRTY:
+        note = reason if marker is Marker.INCONSISTENT else ""
+        persister.store.put_meta(
+            replace(persister.meta, marker=marker, shutdown_id=replica.shutdown_id, note=note)
+        )
 
 
 def exit_of(number: int) -> Exit:

@@ -48,6 +48,7 @@ from broker.selfcheck.supervisor import Supervisor, is_damage
 from broker.statistics.observation import Observation
 from broker.timers.timers import Timers
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
+from store.api import Marker
 from store.errors import REFUSED, StoreError, StoreStuck, broken
 from vsync.admin.protocol import Json
 from vsync.io.redundant_transport import RedundantTransport
@@ -268,7 +269,7 @@ class BrokerMember:
             self._write_checkpoint(reason)
 
     def _write_checkpoint(self, reason: str) -> None:
-        """Wait for one while this member goes on; a shutdown of all writes its own at the end."""
+        """Wait for one while this member goes on; a shutdown of all waits for it at the end."""
         shutdown, now = self._controller.shutdown_position, self._loop.time()
         if shutdown or not self._before_stop.awaited(self._controller.replica, now):
             self._finish_beside(now + FINISH_S, reason)
@@ -337,8 +338,9 @@ class BrokerMember:
             controller = self._controller
             await member.persister.settled(PATIENCE_S)
             member.persister.keep(replica, controller.promise, counts=controller.filled)
-            given_up = self._identity.reserve.given_up
-            await close_store(member.persister, replica, marker, reason, sparing=given_up)
+            if marker is Marker.CLEAN and not self._identity.reserve.given_up:
+                await self._before_stop.at_the_end(replica, controller.promise)
+            await close_store(member.persister, replica, marker, reason)
         except StoreError as error:
             self.disk_stuck = isinstance(error, StoreStuck)
             log.critical("the store could not be closed in order: %s", error)
@@ -448,6 +450,8 @@ class BrokerMember:
 
     def failed(self, error: Exception) -> None:
         """Our own code raised: stop with the reason."""
+        if self._stopping and isinstance(error, StoreError):
+            self._before_stop.skip(str(error))  # else its end would wait for what never comes
         if self._ending and isinstance(error, CheckpointFailed) and not is_damage(error):
             self._before_stop.skip(str(error))
         elif isinstance(error, LogWriteFailed):

@@ -130,11 +130,6 @@ class Controller:
         return self.primary.take()
 
     @property
-    def busy(self) -> bool:
-        """Whether `step` has something to do now."""
-        return self.unapplied.busy
-
-    @property
     def _catch_up(self) -> CatchUp | None:
         return self.unapplied.catch_up
 

@@ -28,6 +28,9 @@ class CheckpointFeed(Protocol):
     def cancel(self) -> None:
         """Stop making it: its store is given up."""
 
+    def hurry(self) -> None:
+        """Make it without pauses."""
+
 
 class Writer(Protocol):
     """Commits to one open store, in order and in the background."""
@@ -143,6 +146,16 @@ class Persister(Generic[StoreT, WriterT]):
     def checkpoint_to_come(self) -> bool:
         """Whether a checkpoint is being made, or was requested."""
         return self._requested or self._feed is not None
+
+    @property
+    def packed_bytes(self) -> int:
+        """How much of the checkpoint under way is packed."""
+        return 0 if self._feed is None else self._feed.bytes
+
+    def hurry_checkpoint(self) -> None:
+        """Make the checkpoint under way, if any, without pauses: nothing else is to be done."""
+        if self._feed is not None:
+            self._feed.hurry()
 
     @property
     def bytes_to_start(self) -> tuple[int, int]:

@@ -196,6 +196,12 @@ class Stored:
         if self.failed.done():
             self.failed.result()
 
+    async def checkpoint_at_the_end(self) -> None:
+        """As the end of a clean shutdown, which skips what its disk refuses."""
+        before_stop = CheckpointBeforeStop(self.persister, 60.0)
+        self.failed.add_done_callback(lambda failed: before_stop.skip(str(failed.exception())))
+        await before_stop.at_the_end(self.member.replica, self.member.promise)
+
     async def close(self, marker: Marker, reason: str) -> None:
         """End as a process does."""
         try:
@@ -245,13 +251,15 @@ async def _adopt(stored: Stored, directory: Path, note: Note) -> None:
 
 
 async def _shutdown(directory: Path, note: Note) -> None:
-    """An ordered shutdown, after a checkpoint beside the commits."""
+    """An ordered shutdown, after a checkpoint beside the commits, and with one at the end."""
     stored = Stored(directory, Member(), note)
     await stored.keep(3)
     await stored.checkpoint()
     await stored.keep(4)
     stored.member.apply()  # handed over only as it ends
     stored.persister.keep(stored.member.replica, stored.member.promise)
+    stored.persister.request_checkpoint()  # however short the log is
+    await stored.checkpoint_at_the_end()
     await stored.close(Marker.CLEAN, "shut down")
     note(f"position {stored.member.replica.history.position}")
     note("marker clean")
@@ -262,7 +270,8 @@ async def _stop(directory: Path, note: Note) -> None:
     stored = Stored(directory, Member(), note)
     await stored.keep(2)
     await stored.keep(2)
-    before_stop = CheckpointBeforeStop(stored.persister, 60.0, worth=lambda *_: True)
+    stored.persister.request_checkpoint()  # however short the log is
+    before_stop = CheckpointBeforeStop(stored.persister, 60.0)
     while before_stop.awaited(stored.member.replica, 0.0):
         await stored.keep(1)
     await stored.close(Marker.DIRTY, "")

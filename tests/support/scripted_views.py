@@ -211,7 +211,7 @@ class Bus:
 
     def work(self, name: str) -> None:
         core = self.cores[name]
-        while core.busy:
+        while core.unapplied.busy:
             core.step()
 
     def deliver(

@@ -151,7 +151,7 @@ class Bench:
                 self.work(kind, self.member.on_output, output)
             elif self._scheduled:
                 self._scheduled = False
-                busy = self.member.controller.busy
+                busy = self.member.controller.unapplied.busy
                 self.work("turn with work" if busy else "turn", self.member.turn, _always)
             elif self._log.carry_out():
                 if self.member.awaits_log:

@@ -13,8 +13,9 @@ def why_not(upper: BrokerUpper) -> str:
     controller, primary = upper.controller, upper.controller.primary
     return (
         f"{upper.name}: {controller.replica.history} {primary.phase.value} ({primary.reason})"
-        f" serving {controller.serving} caught up {primary.has_caught_up} busy {controller.busy}"
-        f" donor {controller.transfer_donor} outstanding {controller.submissions.outstanding}"
+        f" serving {controller.serving} caught up {primary.has_caught_up}"
+        f" busy {controller.unapplied.busy} donor {controller.transfer_donor}"
+        f" outstanding {controller.submissions.outstanding}"
         f" open {controller.submissions.open} halted {controller.halted!r}"
         f" unconfirmed {len(upper.clients.unconfirmed)} store {upper.store.meta.position}"
         f" mark {upper.outbox.durable_mark} marks {controller.primary.marks()}"

@@ -235,7 +235,7 @@ class BrokerUpper:
         return (
             controller.serving
             and controller.primary.has_caught_up
-            and not controller.busy
+            and not controller.unapplied.busy
             and not controller.unapplied.waits_for_disk
             and not controller.transfer_donor
             and controller.submissions.outstanding == 0
@@ -274,9 +274,10 @@ class BrokerUpper:
         late, as a process does; here any log is worth a checkpoint, and patience is short."""
         if self._before_stop is None and not self.stopping:
             patience_s = self.world.plan.token_timeout_ms / 1000.0 * self.tape.between(0.1, 20.0)
-            self._before_stop = CheckpointBeforeStop(
-                self.replicated.persister, patience_s, worth=lambda _, log_bytes: log_bytes > 0
-            )
+            persister = self.replicated.persister
+            if persister.bytes_to_start[1] > 0:
+                persister.request_checkpoint()
+            self._before_stop = CheckpointBeforeStop(persister, patience_s)
             self._ends(down_s)
 
     def _ends(self, down_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pika
@@ -12,7 +13,7 @@ import pytest
 from broker.exit_codes import Exit
 from tests.system.support.clusters import admitted, running_cluster
 from tests.system.test_cluster_faults import channel_of
-from tools.demo.local_cluster import BrokerProcess
+from tools.demo.local_cluster import BrokerProcess, command
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -72,3 +73,18 @@ def test_a_second_signal_stops_a_member_at_once_and_cleanly(tmp_path: Path) -> N
         assert member.wait(60) == Exit.OK
         member.start()
         cluster.wait_active()
+
+
+def test_a_clean_stop_of_all_leaves_a_checkpoint_that_is_made_while_the_loop_lives(
+    tmp_path: Path,
+) -> None:
+    with running_cluster(tmp_path) as cluster:
+        publish(cluster[0])
+        address = str(cluster[0].address)
+        asked = [*command("qpid-cluster"), "-k", "-f", address]
+        subprocess.run(asked, check=True, timeout=100)
+        assert cluster.wait_stopped() == [Exit.OK] * 3
+        for member in cluster.members:
+            assert "the checkpoint before the stop is written" in member.log_path.read_text()
+        cluster.start()
+        assert [executed_again(member)[-1] for member in cluster.members] == [0] * 3

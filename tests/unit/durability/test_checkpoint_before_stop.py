@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,8 +82,8 @@ class Rig:
                 self.apply()
                 await asyncio.sleep(0.001)
 
-    async def end(self) -> LmdbStore:
-        await close_store(self.persister, self.replica, Marker.DIRTY, "")
+    async def end(self, marker: Marker = Marker.DIRTY) -> LmdbStore:
+        await close_store(self.persister, self.replica, marker, "")
         assert recover("a", self.store).machine.root() == self.replica.machine.root()
         return self.store
 
@@ -105,6 +105,83 @@ def run(path: Path, test: Callable[[Rig], object]) -> None:
         store.close()
 
     asyncio.run(whole())
+
+
+def run_to_the_end(path: Path, test: Callable[[Rig], Awaitable[None]]) -> None:
+    """The same for a shutdown of all: nothing is applied any more, and no turn comes."""
+
+    async def whole() -> None:
+        rig = Rig(path)
+        rig.replica.shutdown_id = "the end"
+        await test(rig)
+        store = await rig.end(Marker.CLEAN)
+        assert store.meta.marker is Marker.CLEAN, "with a checkpoint or without"
+        assert store.meta.shutdown_id == "the end"
+        assert store.meta.position == rig.replica.history.position
+        store.close()
+
+    asyncio.run(whole())
+
+
+def test_a_shutdown_of_all_leaves_one_of_the_last_position(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        await rig.before_stop.at_the_end(rig.replica, PROMISE)
+        saved = rig.store.checkpoint()
+        assert saved is not None
+        assert saved[0] == rig.replica.history.position
+        assert rig.persister.bytes_to_start[1] == 0, "the next start executes nothing"
+
+    run_to_the_end(tmp_path, test)
+
+
+@pytest.mark.parametrize("how", ["asked again", "failed"])
+def test_a_shutdown_of_all_does_not_wait_for_one_that_does_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The loop lives meanwhile, so it hears a second SIGTERM, and that the store failed."""
+
+    def endless(_: Replica) -> Iterator[None]:
+        while True:
+            yield None  # a page is being read, from a disk that does not answer
+
+    monkeypatch.setattr(store_writer, "checkpoint_in_steps", endless)
+
+    async def test(rig: Rig) -> None:
+        asyncio.get_running_loop().call_later(0.01, rig.before_stop.skip, how)
+        async with asyncio.timeout(30):
+            await rig.before_stop.at_the_end(rig.replica, PROMISE)
+        assert rig.store.checkpoint() is None
+
+    run_to_the_end(tmp_path, test)
+
+
+def test_a_shutdown_of_all_waits_so_long_and_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def slow(_: Replica) -> Iterator[bytes | None]:
+        yield bytes(3 << 20)
+        while True:
+            yield None
+
+    monkeypatch.setattr(store_writer, "checkpoint_in_steps", slow)
+
+    async def test(rig: Rig) -> None:
+        now = 100.0
+
+        def later() -> float:
+            nonlocal now
+            now += PATIENCE_S / 20
+            return now
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", later)
+        await rig.before_stop.at_the_end(rig.replica, PROMISE)
+        monkeypatch.undo()
+        assert not rig.persister.checkpoint_to_come
+
+    with caplog.at_level(logging.INFO):
+        run_to_the_end(tmp_path, test)
+    assert "the checkpoint before the stop: 3.0 MiB packed, the last one had 0.0 MiB" in caplog.text
+    assert caplog.messages[-1].endswith("the disk did not take it within 30 s")
 
 
 def test_it_is_written_while_the_member_goes_on(tmp_path: Path) -> None:
@@ -184,7 +261,8 @@ def test_the_wait_ends_at_a_time_limit_or_at_a_second_request(
     with caplog.at_level(logging.INFO):
         run(tmp_path, test)
     why = "asked to end once more" if asked_again else "the disk did not take it within 30 s"
-    assert [why in one.message for one in caplog.records] == [False, True]
+    assert [why in one.message for one in caplog.records] == [False, False, True]
+    assert "0.0 MiB packed" in caplog.messages[1]
     assert STOPPING in caplog.messages[0]
 
 

@@ -15,8 +15,10 @@ from broker.durability import store_writer
 from broker.durability.recovery import recover
 from broker.durability.store_writer import (
     AHEAD_BYTES_MAX,
+    CHECKPOINT_S,
     SHORT_LOG_BYTES,
     SLICE_S,
+    CheckpointBeforeStop,
     CheckpointWriter,
     DataDirectoryDevice,
     close_store,
@@ -206,7 +208,9 @@ def test_an_ordered_end_is_clean_with_or_without_a_checkpoint(
         loop = asyncio.get_running_loop()
         device = DataDirectoryDevice(tmp_path, loop, lambda _: None, Reserve(tmp_path))
         persister = Persister(device, store, store.meta, lambda _: None)
-        persister.keep(replica, Promise("c", ("a",), 1))
+        promise = Promise("c", ("a",), 1)
+        persister.keep(replica, promise)
+        await CheckpointBeforeStop(persister, CHECKPOINT_S).at_the_end(replica, promise)
         await close_store(persister, replica, Marker.CLEAN, "")
 
     asyncio.run(end())
@@ -258,9 +262,11 @@ def test_the_final_checkpoint_has_no_half_applied_item(
         loop = asyncio.get_running_loop()
         device = DataDirectoryDevice(tmp_path, loop, lambda _: None, Reserve(tmp_path))
         persister = Persister(device, store, store.meta, lambda _: None)
-        persister.keep(replica, Promise("c", ("a",), 1))
+        promise = Promise("c", ("a",), 1)
+        persister.keep(replica, promise)
         replica.half_way = True
         replica.machine.apply(2, 1024, 1, c.Shutdown(c.SHUTDOWN, "the end"))
+        await CheckpointBeforeStop(persister, CHECKPOINT_S).at_the_end(replica, promise)
         await close_store(persister, replica, Marker.CLEAN, "")
 
     asyncio.run(end())

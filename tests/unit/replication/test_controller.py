@@ -49,7 +49,7 @@ def test_deferred_work_is_done_before_a_new_views_state_report() -> None:
     sender, payload = bus.queue.pop()
     core = bus.cores["b"]
     core.on_output(Deliver(bus.ring, bus.seq + 1, sender, [payload], Guarantee.SAFE, False))
-    assert core.busy
+    assert core.unapplied.busy
     before = core.replica.history.position
     core.on_output(Transitional(bus.ring, bus.members("b c")))
     core.on_output(View(RingId(9, "b", 1), bus.members("b c"), (), ()))
@@ -115,15 +115,15 @@ def test_a_new_view_waits_for_work_that_waits_for_the_disk() -> None:
     before, ring = core.replica.history.position, core.primary.ring
     core.step()
     assert core.unapplied.waits_for_disk
-    assert not core.busy
+    assert not core.unapplied.busy
     core.on_output(Transitional(bus.ring, bus.members("b c")))
     core.on_output(View(RingId(9, "b", 1), bus.members("b c"), (), ()))
     core.on_output(Marks({}))
     assert len(core.unapplied.held_back) == 2
     assert (core.replica.history.position, core.primary.ring) == (before, ring)
     disk.ready = True
-    assert core.busy
-    while core.busy:
+    assert core.unapplied.busy
+    while core.unapplied.busy:
         core.step()
     assert core.replica.history.position == before + 3
     assert core.primary.ring == RingId(9, "b", 1)
@@ -342,7 +342,7 @@ def test_a_cold_start_looks_ahead_in_slices_before_it_is_applied(
     before = core.replica.history
     core.on_output(Deliver(bus.ring, 1, activation[1], [activation[0]], Guarantee.SAFE, False))
     for _ in range(4):
-        assert core.busy
+        assert core.unapplied.busy
         assert core.replica.history == before
         core.step()
     assert looked == ["b", "b", "b"]

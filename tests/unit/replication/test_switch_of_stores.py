@@ -290,6 +290,7 @@ class EmptyFeed:
     bytes = 0
 
     def cancel(self) -> None: ...
+    def hurry(self) -> None: ...
 
 
 class CountingDevice(SlowDevice):
