@@ -80,9 +80,10 @@ class NoSpace(StoreError):
 
 
 class FullMidway(StoreFailed):
-    """A commit found no space although it was looked for before: a file system that promises none.
+    """A commit found no space although it was looked for before: a file system that promises none;
+    or there is none for so little that nobody looked before.
 
-    `NoSpace` is what is said where nothing was written.
+    `NoSpace` is what is said where nothing was written, and how much is needed.
     """
 
 

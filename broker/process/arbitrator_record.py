@@ -88,7 +88,9 @@ def _read(path: Path) -> ArbiterRecord | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise explain(error, path) from error
+    except ValueError as error:
         raise StoreUnreadable(f"{path} cannot be read: {error}; move it aside") from error
     try:
         if content.pop("format") != FORMAT:

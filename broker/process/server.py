@@ -46,6 +46,7 @@ from store.errors import (
     BROKEN,
     DiskBroken,
     DiskFailed,
+    FullMidway,
     NoSpace,
     NotWritable,
     StoreBusy,
@@ -331,7 +332,7 @@ def _opening() -> Iterator[None]:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except DiskBroken as error:
         raise _Refused(Exit.IO_ERROR, str(error)) from error
-    except NoSpace as error:
+    except (NoSpace, FullMidway) as error:
         raise _Refused(Exit.FULL, str(error)) from error
     except StoreError as error:
         raise _Refused(Exit.DATA, str(error)) from error
@@ -355,7 +356,7 @@ def _member(
         if isinstance(error, LogWriteFailed) and error.number in BROKEN:
             raise _Refused(Exit.IO_ERROR, str(broken(str(error), error.number))) from error
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
-    except NoSpace as error:
+    except (NoSpace, FullMidway) as error:
         raise _Refused(Exit.FULL, str(error)) from error
     except DiskBroken as error:
         raise _Refused(Exit.IO_ERROR, str(error)) from error

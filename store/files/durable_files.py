@@ -6,13 +6,15 @@ import errno
 import os
 from pathlib import Path
 
-from store.errors import BROKEN, NotWritable, StoreError, StoreMissing, broken
+from store.errors import BROKEN, NO_SPACE, NotWritable, StoreError, StoreMissing, broken, failed
 
 
 def explain(error: OSError, path: Path) -> StoreError:
     """Map an operating system error to the class that names the remedy."""
     if error.errno in BROKEN:
         return broken(f"{path}: {error.strerror}", error.errno)
+    if error.errno in NO_SPACE:
+        return failed(str(path), error)
     if error.errno in (errno.EACCES, errno.EPERM):
         return NotWritable(f"{path} cannot be written: {error.strerror}")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):

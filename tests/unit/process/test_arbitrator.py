@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from broker.exit_codes import Exit
+from broker.process import arbitrator_record, server
 from broker.process.arbitrator_record import FILE_NAME, ArbiterRecord, RecordFile
-from store.errors import StoreBusy, StoreError, StoreUnreadable
+from store.errors import MEND, StoreBusy, StoreError, StoreUnreadable
 from vsync.quorum.counting import Voter, contradiction, count_votes, voters_of_first_start
 from vsync.quorum.voter_set import Terms
 from vsync.types import Member
@@ -83,6 +88,36 @@ def test_a_record_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         file.write(ArbiterRecord("shop", "x:1", epoch=9))
     assert file.record.epoch == 0
     file.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, Exit.FULL),
+        (errno.EDQUOT, Exit.FULL),
+        (errno.EROFS, Exit.IO_ERROR),
+        (errno.EIO, Exit.IO_ERROR),
+    ],
+)
+@pytest.mark.parametrize("where", ["mkdir", "open", "replace_file", "read_text"])
+def test_a_disk_that_does_not_take_the_record_is_not_a_wrong_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int, code: Exit
+) -> None:
+    """With 65 the sample unit would not start it again, though the disk may have space by then."""
+    RecordFile(tmp_path, "shop", "x:1").close()
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    place = {"open": os, "replace_file": arbitrator_record}.get(where, Path)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, where, refuse)
+        with pytest.raises(server._Refused) as refused, server._opening():
+            RecordFile(tmp_path, "shop", "x:1")
+    assert refused.value.code is code
+    assert str(tmp_path) in refused.value.reason
+    assert ("free space there" if code is Exit.FULL else MEND) in refused.value.reason
+    RecordFile(tmp_path, "shop", "x:1").close()  # as soon as the disk takes it
 
 
 def test_an_arbitrator_without_a_record_has_no_vote() -> None:
