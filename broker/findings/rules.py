@@ -476,7 +476,7 @@ def _definitions(seen: Situation) -> Iterator[Finding]:
         yield Finding(
             "definitions-unloaded", [seen.me],
             f"{seen.me} loaded only a part of --load-definitions {file}: {why}",
-            "Definitions before the error exist, those after it do not. Clients are served.",
+            "What was refused is not there; the log names each entry. Clients are served.",
             "Correct the file, then load it into the running cluster: qpidctl import_definitions "
             "FILE. The finding disappears when the member starts with the corrected file.",
         )  # fmt: skip

@@ -59,6 +59,8 @@ class Problem(Exception):
     """A refusal: an HTTP status, the word that tools look for, and a sentence."""
 
     headers: Mapping[str, str] = {}
+    more: Mapping[str, Json] = {}
+    """Further fields of the reply's body."""
 
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(reason)

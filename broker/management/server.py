@@ -196,7 +196,7 @@ class ManagementServer:
 
     def _refuse(self, problem: Problem) -> web.Response:
         self.counters["refused"] += 1
-        body: Object = {"error": problem.error, "reason": problem.reason}
+        body: Object = {"error": problem.error, "reason": problem.reason, **problem.more}
         return _response(Reply(problem.status, body, problem.headers))
 
     def _file(self, request: web.BaseRequest, path: str) -> web.Response:

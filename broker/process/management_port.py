@@ -201,8 +201,10 @@ class ManagementPort:
         try:
             await load(broker, document)
         except (Problem, AmqpRefused, BadJson) as refused:
-            self._unloaded = str(file), str(refused)
-            log.error("--load-definitions %s: %s; what came before it is done", file, refused)
+            first, *others = str(refused).split("\n")
+            self._unloaded = str(file), " ".join([first, *others[:1], *["..."] * (len(others) > 1)])
+            for line in (first, *others):
+                log.error("--load-definitions %s: %s", file, line)
         else:
             log.info("--load-definitions: %s is loaded", file)
         finally:

@@ -202,6 +202,10 @@ class Api:
                 "administrator gives by qpidctl set_user_tags",
                 status,
             )
+        refused = fields(found).get("refused")
+        if isinstance(refused, list) and len(refused) > 1:  # entries, each on a line of its own
+            first = str(reason).partition("\n")[0]
+            raise ApiError("\n  ".join(plain(str(one)) for one in (first, *refused)), status)
         told = "".join(f": {one}" for one in _details(found))
         raise ApiError(plain(str(reason or f"HTTP status {status}")) + told, status)
 

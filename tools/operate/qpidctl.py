@@ -407,7 +407,10 @@ def export_definitions(ctx: click.Context, /, file: str, **again: object) -> Non
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option("--format", "_format", type=click.Choice(("json",)), expose_value=False, hidden=True)
 def import_definitions(ctx: click.Context, /, file: str, **again: object) -> None:
-    """Make what FILE, or stdin, defines; what is there and not in it stays."""
+    """Make what FILE, or stdin, defines; what is there and not in it stays.
+
+    An entry that is refused prevents no other: all of them are listed at the end, with code 65.
+    """
     found = asked(ctx, again)
     try:
         with click.open_file(file, encoding="utf-8") as given:

@@ -1,8 +1,8 @@
 """Export and import of all definitions (everything but messages) as one JSON document.
 
 An import merges: existing queues, exchanges and bindings stay as they are, operator definitions are
-updated. An error ends it, and earlier changes stay. A user who may import users and permissions
-needs no permission for the declarations.
+updated. An entry that is refused prevents no other: the refusals are told together at the end. A
+user who may import users and permissions needs no permission for the declarations.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import NamedTuple, cast
 
 from aiohttp.web import StreamResponse
@@ -60,6 +60,8 @@ OF_LINKS = "federation: "
 themselves: they stand in no document, their bindings do."""
 BATCH = 64
 """Number of declarations in progress at once."""
+TOLD_MAX = 1000
+"""The most refused entries that are named."""
 VALUES_MAX = 1_000_000
 """The most that an administrator can send: the definitions of some ten thousand queues."""
 SERVING_POLL_S = 0.2
@@ -194,9 +196,26 @@ async def take_in(call: Call) -> Reply:
 
 
 class _Declaration(NamedTuple):
+    entry: str
     method: str
     args: tuple[Value, ...]
     what: str
+
+
+class EntriesRefused(Problem):
+    """Entries of a document that were refused, each with its reason; all others are defined."""
+
+    def __init__(self, refused: list[str]) -> None:
+        told = refused[:TOLD_MAX]
+        if len(refused) > TOLD_MAX:
+            told.append(f"and {len(refused) - TOLD_MAX} more")
+        if len(refused) == 1:
+            reason = f"{refused[0]}; everything else is defined"
+        else:
+            head = f"{len(refused)} entries are refused, everything else is defined:"
+            reason = "\n".join([head, *told])
+        super().__init__(400, "bad_request", reason)
+        self.more = {"refused": [*told]}
 
 
 class Import:
@@ -207,35 +226,27 @@ class Import:
     ) -> None:
         self._broker, self._by, self._document, self._only = broker, by, document, only
         self._slices = Slices()
+        self._refused: dict[str, str] = {}  # entries, with the reasons
         self._entry = ""  # that is looked at
+        self._wanted: dict[str, list[_Declaration]] = defaultdict(list)
 
     async def run(self) -> None:
-        """Import everything, dependencies first. Raises Problem, which names the entry."""
-        try:
-            await self._all()
-        except (Problem, BadJson, ProtocolFault) as found:
-            problem = found if isinstance(found, Problem) else bad_request(str(found))
-            place = f"{self._entry}: " if self._entry else ""
-            raise Problem(problem.status, problem.error, place + problem.reason) from None
-
-    async def _all(self) -> None:
+        """Import everything that can be, dependencies first. Raises `EntriesRefused`; any other
+        Problem has ended it."""
         if self._only is None:
             await self._cluster()
         await self._of_vhosts()
         for kind, declare in (
             ("exchanges", self._exchange), ("queues", self._queue), ("bindings", self._binding)
         ):  # fmt: skip
-            wanted: dict[str, list[_Declaration]] = defaultdict(list)
-            for row in self._rows(kind):
-                vhost = self._vhost(row)
-                found = declare(vhost, row)
-                if found is not None:
-                    wanted[vhost.name].append(found)
-                await self._slices.step()
+            await self._each(kind, declare)
+            wanted, self._wanted = self._wanted, defaultdict(list)
             for name, declarations in wanted.items():
                 await self._declare(name, declarations)
-        await self._links()
+        await self._each("parameters", self._link)
         self._hint()
+        if self._refused:
+            raise EntriesRefused([f"{entry}: {why}" for entry, why in self._refused.items()])
 
     def _hint(self) -> None:
         """Say which imported virtual hosts no administrator may enter, and what to do."""
@@ -245,21 +256,38 @@ class Import:
             for (_, name), body in definitions["user"].items()
             if "administrator" in cast("tuple[str, ...]", body.get("tags", ()))
         ]
-        for vhost in [text_field(row, "name") for row in self._rows("vhosts")]:
+        rows = self._document.get("vhosts")
+        rows = rows if isinstance(rows, list) else []
+        named = [row.get("name") for row in rows if isinstance(row, dict)]
+        vhosts = self._broker.machine.vhosts
+        for vhost in [name for name in named if isinstance(name, str) and name in vhosts]:
             if not any((vhost, name) in definitions["permission"] for name in administrators):
                 user = min(administrators, default="NAME")
                 log.warning("definitions were taken in: %s", how_to_let_in(user, vhost))
 
-    def _rows(self, kind: str) -> Iterator[Object]:
+    async def _each(self, kind: str, take: Callable[[Object], Awaitable[None]]) -> None:
         found = self._document.get(kind, [])
         if not isinstance(found, list):
-            raise bad_request(f"{kind} is not a list of objects")
+            self._refuse(kind, bad_request("is not a list of objects"))
+            return
         for place, row in enumerate(found):
             self._entry = f"{kind}[{place}]"
-            if not isinstance(row, dict):
-                raise bad_request("is not an object")
-            yield row
-        self._entry = ""
+            try:
+                if not isinstance(row, dict):
+                    raise bad_request("is not an object")
+                await take(row)
+            except (Problem, BadJson, ProtocolFault) as why:
+                self._refuse(self._entry, why)
+            await self._slices.step()
+
+    def _refuse(self, entry: str, why: Problem | BadJson | ProtocolFault) -> None:
+        """Note it. Raises what would refuse all that follows, too."""
+        if not isinstance(why, Problem):
+            why = bad_request(str(why))
+        if why.status >= 500:
+            raise Problem(why.status, why.error, f"{entry}: {why.reason}") from None
+        reason = "; ".join(part for line in why.reason.split("\n") if (part := line.strip()))
+        self._refused.setdefault(entry, reason)  # parameters are looked at twice
 
     def _name_of_vhost(self, row: Object) -> str:
         """The one in the path, if there is one: a document may be of another."""
@@ -283,78 +311,95 @@ class Import:
             ) from None
 
     async def _cluster(self) -> None:
-        for row in self._rows("vhosts"):
-            await self._define("vhost", "", text_field(row, "name"), vhost_values(row))
-        for row in self._rows("users"):
-            name = text_field(row, "name")
-            kept = ("password", "password_hash", "hashing_algorithm", "tags")
-            body = {key: to_amqp(row[key]) for key in kept if key in row}
-            await self._define("user", "", name, {"tags": (), **body})
-            limits = row.get("limits")
-            if isinstance(limits, dict) and limits:
-                await self._define("user_limit", "", name, _amqp_table(limits))
-        for row in self._rows("global_parameters"):
-            name, value = text_field(row, "name"), to_amqp(row.get("value"))
-            if name != "first_administrator":  # who exists here is known here
-                await self._define("global_parameter", "", name, {"value": value})
-        for kind, what, keys in (
-            ("permissions", "permission", ("configure", "write", "read")),
-            ("topic_permissions", "topic_permission", ("exchange", "write", "read")),
-        ):
-            for row in self._rows(kind):
-                fields: Table = {key: text_field(row, key) for key in keys}
-                vhost = self._name_of_vhost(row)
-                await self._define(what, vhost, text_field(row, "user"), fields)
+        await self._each("vhosts", self._vhost_itself)
+        await self._each("users", self._user)
+        await self._each("global_parameters", self._global_parameter)
+        await self._each("permissions", self._permission)
+        await self._each("topic_permissions", self._topic_permission)
+
+    async def _vhost_itself(self, row: Object) -> None:
+        await self._define("vhost", "", text_field(row, "name"), vhost_values(row))
+
+    async def _user(self, row: Object) -> None:
+        name = text_field(row, "name")
+        kept = ("password", "password_hash", "hashing_algorithm", "tags")
+        body = {key: to_amqp(row[key]) for key in kept if key in row}
+        await self._define("user", "", name, {"tags": (), **body})
+        limits = row.get("limits")
+        if isinstance(limits, dict) and limits:
+            await self._define("user_limit", "", name, _amqp_table(limits))
+
+    async def _global_parameter(self, row: Object) -> None:
+        name, value = text_field(row, "name"), to_amqp(row.get("value"))
+        if name != "first_administrator":  # who exists here is known here
+            await self._define("global_parameter", "", name, {"value": value})
+
+    async def _permission(
+        self, row: Object, what: str = "permission", on: str = "configure"
+    ) -> None:
+        fields: Table = {key: text_field(row, key) for key in (on, "write", "read")}
+        await self._define(what, self._name_of_vhost(row), text_field(row, "user"), fields)
+
+    async def _topic_permission(self, row: Object) -> None:
+        await self._permission(row, "topic_permission", "exchange")
 
     async def _of_vhosts(self) -> None:
-        for row in self._rows("parameters"):
-            vhost, name = self._name_of_vhost(row), text_field(row, "name")
-            component = text_field(row, "component")
-            if component == VHOST_LIMITS:
-                limits = _amqp_table(table_field(row, "value"))
-                await self._define("vhost_limit", vhost, "limits", limits)
-            elif component == OPERATOR_POLICIES:
-                value = table_field(row, "value")
-                if "definition" in value:
-                    value = {**value, "definition": _of_pairs(value["definition"])}
-                await self._define("operator_policy", vhost, name, _amqp_table(value))
-        for row in self._rows("policies"):
-            await self._define("policy", self._name_of_vhost(row), text_field(row, "name"), {
-                "pattern": text_field(row, "pattern"),
-                "definition": to_amqp(table_field(row, "definition")),
-                "priority": to_amqp(row.get("priority", 0)),
-                "apply-to": text_field(row, "apply-to", "all"),
-            })  # fmt: skip
+        await self._each("parameters", self._limit_or_operator_policy)
+        await self._each("policies", self._policy)
 
-    async def _links(self) -> None:
+    async def _limit_or_operator_policy(self, row: Object) -> None:
+        vhost, name = self._name_of_vhost(row), text_field(row, "name")
+        component = text_field(row, "component")
+        if component == VHOST_LIMITS:
+            limits = _amqp_table(table_field(row, "value"))
+            await self._define("vhost_limit", vhost, "limits", limits)
+        elif component == OPERATOR_POLICIES:
+            value = table_field(row, "value")
+            if "definition" in value:
+                value = {**value, "definition": _of_pairs(value["definition"])}
+            await self._define("operator_policy", vhost, name, _amqp_table(value))
+
+    async def _policy(self, row: Object) -> None:
+        await self._define("policy", self._name_of_vhost(row), text_field(row, "name"), {
+            "pattern": text_field(row, "pattern"),
+            "definition": to_amqp(table_field(row, "definition")),
+            "priority": to_amqp(row.get("priority", 0)),
+            "apply-to": text_field(row, "apply-to", "all"),
+        })  # fmt: skip
+
+    async def _link(self, row: Object) -> None:
         """Shovels and upstreams, last: one that runs makes its queues where they are not there."""
-        for row in self._rows("parameters"):
-            component = text_field(row, "component")
-            if component not in (VHOST_LIMITS, OPERATOR_POLICIES):
-                name = f"{component}/{text_field(row, 'name')}"
-                value: Table = {"value": to_amqp(row.get("value"))}
-                await self._define("parameter", self._name_of_vhost(row), name, value)
+        component = text_field(row, "component")
+        if component not in (VHOST_LIMITS, OPERATOR_POLICIES):
+            name = f"{component}/{text_field(row, 'name')}"
+            value: Table = {"value": to_amqp(row.get("value"))}
+            await self._define("parameter", self._name_of_vhost(row), name, value)
 
     # -- what clients declare ----------------------------------------------------------------
 
-    def _exchange(self, vhost: Vhost, row: Object) -> _Declaration | None:
+    def _want(self, vhost: Vhost, method: str, args: tuple[Value, ...], what: str) -> None:
+        self._wanted[vhost.name].append(_Declaration(self._entry, method, args, what))
+
+    async def _exchange(self, row: Object) -> None:
+        vhost = self._vhost(row)
         name = short(text_field(row, "name"), "the exchange's name")
         if name in vhost.exchanges or _is_given(name):
-            return None
+            return
         args: tuple[Value, ...] = (
             name, text_field(row, "type", "direct"), False, flag_field(row, "durable", True),
             flag_field(row, "auto_delete"), flag_field(row, "internal"), False,
             to_amqp(table_field(row, "arguments")),
         )  # fmt: skip
-        return _Declaration("exchange.declare", args, f"exchange '{name}'")
+        self._want(vhost, "exchange.declare", args, f"exchange '{name}'")
 
-    def _queue(self, vhost: Vhost, row: Object) -> _Declaration | None:
+    async def _queue(self, row: Object) -> None:
+        vhost = self._vhost(row)
         name = short(text_field(row, "name"), "the queue's name")
         if name in vhost.queues:
-            return None
+            return
         arguments = _amqp_table(table_field(row, "arguments"))
         if arguments.get(INTERNAL) == PURPOSE:  # its link makes it again, as it needs it
-            return None
+            return
         kind = text_field(row, "type", "")
         access = self._broker.clients.gateway.access
         if kind and access.default_queue_type(vhost.name):
@@ -363,9 +408,10 @@ class Import:
             name, False, flag_field(row, "durable", True), False, flag_field(row, "auto_delete"),
             False, arguments,
         )  # fmt: skip
-        return _Declaration("queue.declare", args, f"queue '{name}'")
+        self._want(vhost, "queue.declare", args, f"queue '{name}'")
 
-    def _binding(self, vhost: Vhost, row: Object) -> _Declaration | None:
+    async def _binding(self, row: Object) -> None:
+        vhost = self._vhost(row)
         source = short(text_field(row, "source"), "source")
         end = short(text_field(row, "destination"), "destination")
         key = short(text_field(row, "routing_key", ""), "routing_key")
@@ -376,34 +422,55 @@ class Import:
             exchange is not None
             and (source, to_queue, end, key, canonical(arguments)) in exchange.bindings
         ):
-            return None
+            return
         if source.startswith(OF_LINKS) or (end.startswith(OF_LINKS) and not to_queue):
-            return None
+            return
         method = "queue.bind" if to_queue else "exchange.bind"
-        return _Declaration(
-            method, (end, source, key, False, arguments), f"binding of '{source}' to '{end}'"
-        )
+        what = f"binding of '{source}' to '{end}'"
+        self._want(vhost, method, (end, source, key, False, arguments), what)
 
     async def _declare(self, vhost: str, declarations: list[_Declaration]) -> None:
-        """Declare several at once: each waits for a turn of the ring and for the disks."""
+        """Declare several at once: each waits for a turn of the ring and for the disks. A refusal
+        closes the channel, so those behind it are declared again, by ever more at once."""
         purpose = f"management API, definitions loaded by {self._by.name}"
-        async with InternalClient(
-            self._broker.clients, self._by.address, SYSTEM, vhost, purpose
-        ) as client:
-            for at in range(0, len(declarations), BATCH):
-                batch = declarations[at : at + BATCH]
-                what = ""
-                try:
-                    for one in batch:
-                        what = one.what
-                        client.tell(one.method, one.args)
-                    for one in batch:
-                        what = one.what
-                        await client.answer()
-                except AmqpRefused as refused:
-                    text = f"{what} of vhost '{vhost}': {refused.explanation}"
-                    raise bad_request(text) from None
-                await asyncio.sleep(0)
+        at, size = 0, BATCH
+        while at < len(declarations):
+            async with InternalClient(
+                self._broker.clients, self._by.address, SYSTEM, vhost, purpose
+            ) as client:
+                while at < len(declarations):
+                    batch = declarations[at : at + size]
+                    done, why = await _answers(client, batch)
+                    at += done
+                    if why is not None:
+                        self._broker.demand_serving()  # else all that follows is refused, too
+                        one = batch[done]
+                        text = f"{one.what} of vhost '{vhost}': {why.explanation}"
+                        self._refuse(one.entry, bad_request(text))
+                        at, size = at + 1, 1
+                        break
+                    size = min(2 * size, BATCH)
+                    await asyncio.sleep(0)
+
+
+async def _answers(
+    client: InternalClient, batch: list[_Declaration]
+) -> tuple[int, AmqpRefused | None]:
+    """Declare these; return how many were, and why not the next."""
+    told, why = 0, None
+    for one in batch:
+        try:
+            client.tell(one.method, one.args)
+        except AmqpRefused as refused:  # it cannot be written as AMQP
+            why = refused
+            break
+        told += 1
+    for done in range(told):
+        try:
+            await client.answer()
+        except AmqpRefused as refused:
+            return done, refused
+    return told, why
 
 
 async def load(broker: Broker, document: Object) -> None:

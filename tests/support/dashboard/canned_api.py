@@ -236,7 +236,7 @@ class CannedApi:
         self.refusals: dict[str, tuple[int, str]] = {}
         """By path: a status and a reason, for any method."""
         self.failures: dict[str, Object] = {}
-        """By path: the detail of a failed check beside its reason."""
+        """By path: the detail of a failed check, or of a refusal, beside its reason."""
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self._loop = asyncio.new_event_loop()
         self._server: web.Server | None = None
@@ -285,7 +285,8 @@ class CannedApi:
         path = "/".join(quote(unquote(part), safe="") for part in parts)
         if path in self.refusals:
             status, reason = self.refusals[path]
-            return refusal(status, "bad_request", reason)
+            body = {"error": "bad_request", "reason": reason, **self.failures.get(path, {})}
+            return web.json_response(body, status=status)
         if path in self.failures:
             return web.json_response({"reason": "it failed", **self.failures[path]}, status=503)
         if request.method == "GET":

@@ -311,11 +311,57 @@ def test_an_operator_policy_as_rabbitmqctl_writes_it(api: Api) -> None:
     assert "definition must be a dictionary" in str(refused.body)
 
 
+def test_what_is_refused_keeps_nothing_else_from_being_defined(api: Api) -> None:
+    """And all of it is told at once: whoever moves from RabbitMQ corrects the document once."""
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    queues: list[object] = [{"name": f"q{n}", "vhost": "part"} for n in range(150)]
+    queues[3] = {"name": "q3", "vhost": "part", "arguments": {"x-max-length": "x"}}
+    queues[4] = {"name": "q4", "vhost": "nowhere"}
+    queues[5] = "q5"
+    queues[149] = {"name": "q149", "vhost": "part", "arguments": {"x-queue-type": "other"}}
+    document = {
+        "vhosts": [{"name": "part"}],
+        "permissions": [{"user": "guest", "vhost": "part", **everything}],
+        "users": [{"name": "u", "tags": 1}, {"name": "ada", "tags": "", "password": "x"}],
+        "parameters": ["none", {"vhost": "part", "component": "shovel", "name": "s",
+                                "value": {"src-protocol": "amqp10"}}],
+        "policies": [
+            {"vhost": "part", "name": "bad", "pattern": "(", "definition": {}},
+            {"vhost": "part", "name": "good", "pattern": "q", "definition": {"max-length": 9}},
+        ],
+        "exchanges": {},
+        "queues": queues,
+        "bindings": [
+            {"source": "none", "vhost": "part", "destination": "q0"},
+            {"source": "amq.topic", "vhost": "part", "destination": "q0", "routing_key": "a"},
+        ],
+    }  # fmt: skip
+    answered = api.ask("POST", "definitions", document)
+    assert answered.status == 400
+    assert isinstance(answered.body, dict)
+    refused = answered.body["refused"]
+    assert [one.partition(": ")[0] for one in refused] == [
+        "users[0]", "parameters[0]", "policies[0]", "exchanges", "queues[4]", "queues[5]",
+        "queues[3]", "queues[149]", "bindings[0]", "parameters[1]",
+    ]  # fmt: skip
+    assert "there is no vhost 'nowhere'" in refused[4]
+    head, *lines = answered.body["reason"].split("\n")
+    assert head == "10 entries are refused, everything else is defined:"
+    assert lines == refused
+    missing = {f"q{n}" for n in range(150)} - set(api.rows("queues/part"))
+    assert missing == {"q3", "q4", "q5", "q149"}
+    assert "ada" in api.rows("users")
+    assert set(api.rows("policies/part")) == {"good"}
+    assert api.row("definitions/part")["bindings"] != []
+    for path in ("vhosts/part", "users/ada"):
+        assert api.ask("DELETE", path).status == 204
+
+
 def test_refused_documents_are_answered_with_the_place(api: Api) -> None:
     for document, named in (
         ({"queues": {}}, "queues"),
         ({"queues": [{"name": "x", "vhost": "nowhere"}]}, "queues[0]: there is no vhost 'nowhere'"),
-        ({"queues": [{"name": "x"}, 1]}, "queues[1]: is not an object"),
+        ({"queues": [{"name": "there"}, 1]}, "queues[1]: is not an object"),
         ({"policies": [{"name": "p"}]}, "policies[0]"),
         ({"queues": [{"name": "x", "arguments": {"x-max-length": "x"}}]}, "queue 'x'"),
         ({"users": [{"name": "u", "tags": 1}]}, "user 'u'"),

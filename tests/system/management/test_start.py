@@ -91,7 +91,8 @@ def test_definitions_are_loaded_without_an_api(tmp_path: Path) -> None:
 
 def test_partly_loaded_definitions_are_a_finding(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
-    content = {"queues": [{"name": "good"}, {"name": "bad", "arguments": {"x-max-length": "x"}}]}
+    bad = {"name": "bad", "arguments": {"x-max-length": "x"}}
+    content = {"queues": [{"name": "good"}, bad, {"name": "after"}]}
     file.write_text(json.dumps(content), encoding="utf-8")
     extra = {"load-definitions": str(file)}
     with LocalCluster(tmp_path, 1, "loading", management=True, extra=extra) as cluster:
@@ -106,8 +107,9 @@ def test_partly_loaded_definitions_are_a_finding(tmp_path: Path) -> None:
 
         wait_until(lambda: bool(unloaded()), 20, "the finding")
         (what,) = unloaded()
-        assert f"--load-definitions {file}: queue 'bad' of vhost '/'" in what
-        assert api.ask("GET", "queues/%2F/good").status == 200
+        assert f"--load-definitions {file}: queues[1]: queue 'bad' of vhost '/'" in what
+        for name in ("good", "after"):
+            assert api.ask("GET", f"queues/%2F/{name}").status == 200
 
 
 def test_a_client_before_its_definitions_is_told_to_retry(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 from urllib.parse import quote
@@ -287,6 +288,24 @@ def test_a_script_waits_until_a_member_may_be_stopped(
     assert (late.code, late.err) == (
         Exit.UNAVAILABLE, "qpidctl: not in 30 s: too few are there\n"
     )  # fmt: skip
+
+
+def test_an_import_lists_each_refused_entry_with_its_reason(
+    run: Run, api: CannedApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text("{}")
+    refused = ["queues[3]: no such type", "policies[0]: pattern '(' is none"]
+    reason = "\n".join(["2 entries are refused, everything else is defined:", *refused])
+    api.refusals["definitions"] = (400, reason)
+    api.failures["definitions"] = {"refused": [*refused]}
+    found = run(qpidctl, "import_definitions", str(file))
+    assert found.code == Exit.DATA
+    assert found.err.splitlines() == [
+        "qpidctl: 2 entries are refused, everything else is defined:",
+        "  queues[3]: no such type",
+        "  policies[0]: pattern '(' is none",
+    ]
 
 
 def test_a_name_cannot_steer_a_terminal() -> None:
