@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from broker.machine.policies.settings import KEYS, OPERATOR_KEYS
+from broker.machine.policies.settings import APPLY_TO, KEYS, OPERATOR_KEYS
 from tools.cli.failures import meant
 from tools.client.credentials import has_terminal
 from tools.client.http_api import Api, ApiError, Json, LacksTag, Object
@@ -269,9 +269,8 @@ def synchronise(action: str) -> Act:
 
 def policy(kind: str) -> Verb:
     """`set_policy` and `set_operator_policy`."""
-    shown = ("all", "queues", "exchanges", "classic_queues") if kind == "policies" else (
-        "queues", "classic_queues",
-    )  # fmt: skip
+    of_queues = tuple(to for to in APPLY_TO if to not in ("all", "exchanges"))
+    shown = APPLY_TO if kind == "policies" else of_queues
     put = putting(
         "Setting policy {name} of virtual host {vhost}",
         (kind, "{vhost}", "{name}"),
