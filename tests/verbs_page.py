@@ -54,11 +54,20 @@ VERBS = {
     "rabbitmq-queues": """
         add_member delete_member grow peek quorum_status rebalance reclaim_quorum_memory shrink
     """,
+    "rabbitmq-streams": """
+        activate_stream_consumer add_replica add_super_stream coordinator_status delete_replica
+        delete_super_stream list_stream_connections list_stream_consumer_groups
+        list_stream_consumers list_stream_group_consumers list_stream_publishers
+        list_stream_tracking reset_offset restart_stream set_stream_retention_policy stream_status
+        transfer_leadership
+    """,
+    "rabbitmq-plugins": "directories disable enable is_enabled list set",
     "rabbitmq-upgrade": """
         await_online_quorum_plus_one await_online_synchronized_mirror drain revive
     """,
 }
-"""The verbs of RabbitMQ 3.8 to 3.13, each under the first of its tools that has it."""
+"""The verbs of RabbitMQ 3.8 to 3.13, those of rabbitmq-streams to 4.1, each under the first of its
+tools that has it."""
 
 COLUMNS = {
     "list_queues": """

@@ -288,11 +288,15 @@ def verb(name: str) -> Callable[[Callable[..., None]], Callable[..., Any]]:
 
 
 @verb("status")
-def status(ctx: click.Context, /, **again: object) -> None:
+@click.option(
+    "--unit", type=click.Choice(states.UNITS, case_sensitive=False), default="bytes",
+    show_default=True, help="Of memory and disk.",
+)  # fmt: skip
+def status(ctx: click.Context, /, unit: str, **again: object) -> None:
     """Show what the member that is asked says of itself."""
     found = asked(ctx, again)
     with answered():
-        states.print_status(found.api(), as_json=found.form == "json")
+        states.print_status(found.api(), unit, as_json=found.form == "json")
 
 
 @verb("cluster_status")

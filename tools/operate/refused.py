@@ -16,6 +16,11 @@ _OPTION = (
     "restart one without a file with --{0}"
 )
 _NO_QUEUE_PROCESS = "no queue has a process or a leader of its own here"
+_NO_PLUGINS = (
+    "there are no plug-ins: the management API, /metrics, shovels and federation are part of each "
+    "member; docs/COMPATIBILITY.md says what is not there"
+)
+_AMQP_STREAMS = "streams are read and written over AMQP 0-9-1"
 
 REFUSED: Mapping[str, str] = {
     # The process of a member, and its parts.
@@ -87,7 +92,36 @@ REFUSED: Mapping[str, str] = {
     "shrink": f"{_EVERY_QUEUE}; qpid-cluster --remove-voter takes a member's vote",
     "reclaim_quorum_memory": f"{_NO_QUEUE_PROCESS}; qpid-stat -m shows what a member holds",
     "check_if_cluster_has_classic_queue_mirroring_policy": f"mirrored queues stay: {_EVERY_QUEUE}",
+    "transfer_leadership": _NO_QUEUE_PROCESS,
     "peek": "rabbitmqadmin get, or the dashboard, shows messages",
+    # Streams.
+    "stream_status": "qpidctl list_queues name type messages first_offset next_offset shows them",
+    "coordinator_status": f"{_NO_QUEUE_PROCESS}: qpidctl cluster_status is that of all queues",
+    "add_replica": f"{_EVERY_QUEUE}; qpid-cluster --add-voter gives a member a vote",
+    "delete_replica": f"{_EVERY_QUEUE}; qpid-cluster --remove-voter takes a member's vote",
+    "restart_stream": f"{_NO_QUEUE_PROCESS} to restart",
+    "set_stream_retention_policy": "a policy does it: qpidctl set_policy NAME PATTERN "
+    "'{\"max-age\": \"7D\"}' --apply-to streams",
+    "add_super_stream": "there are no super streams: bind several streams to an exchange of type "
+    "x-consistent-hash",
+    "delete_super_stream": "there are no super streams: qpidctl delete_queue deletes a stream",
+    "list_stream_connections": f"{_AMQP_STREAMS}: qpidctl list_connections has all connections",
+    "list_stream_publishers": f"{_AMQP_STREAMS}: qpidctl list_channels has the publishers",
+    "list_stream_consumers": f"{_AMQP_STREAMS}: qpidctl list_consumers queue_name offset "
+    "offset_lag",
+    "list_stream_consumer_groups": f"{_AMQP_STREAMS}, without groups of consumers",
+    "list_stream_group_consumers": f"{_AMQP_STREAMS}, without groups of consumers",
+    "activate_stream_consumer": f"{_AMQP_STREAMS}, without groups of consumers",
+    "list_stream_tracking": "offsets are the consumers' to keep; qpidctl list_consumers queue_name "
+    "offset offset_lag shows how far each is",
+    "reset_offset": "offsets are the consumers' to keep: consume with another x-stream-offset",
+    # Plug-ins.
+    "list": _NO_PLUGINS,
+    "enable": _NO_PLUGINS,
+    "disable": _NO_PLUGINS,
+    "set": _NO_PLUGINS,
+    "is_enabled": _NO_PLUGINS,
+    "directories": _NO_PLUGINS,
     # Options of a member.
     "set_vm_memory_high_watermark": _OPTION.format("memory-limit"),
     "set_disk_free_limit": _OPTION.format("disk-free-limit"),

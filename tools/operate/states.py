@@ -11,14 +11,20 @@ from tools.cli.failures import ToolError
 from tools.client.http_api import Api, ApiError, OtherProtocol
 from tools.operate.output import plain, print_json, print_rows
 
+UNITS = {
+    "bytes": 1, "kb": 10**3, "kilobytes": 10**3, "mb": 10**6, "megabytes": 10**6,
+    "gb": 10**9, "gigabytes": 10**9, "tb": 10**12, "terabytes": 10**12,
+}  # fmt: skip
+"""RabbitMQ's: powers of a thousand, in four decimals."""
 POLL_SECONDS = 0.2
 REFUSALS, REFUSED_SECONDS = 4, 1.0
 """A new cluster knows the users of --load-definitions a moment after it serves. So a wait ends only
 after this many refusals, this far apart. After five the broker slows its user down."""
 
 
-def print_status(api: Api, *, as_json: bool) -> None:
-    """Print the status of the member that is asked, in sections."""
+def print_status(api: Api, unit: str, *, as_json: bool) -> None:
+    """Print the status of the member that is asked, in sections; as JSON in bytes, whatever the
+    unit."""
     overview = api.fields("overview")
     name = str(overview.get("node"))
     node = next((one for one in api.rows("nodes") if one.get("name") == name), {})
@@ -35,8 +41,10 @@ def print_status(api: Api, *, as_json: bool) -> None:
         ("disk", "set" if node.get("disk_free_alarm") else "none"),
     ])  # fmt: skip
     _section("Memory and disk", [
-        ("Memory used", node.get("mem_used")), ("Memory limit", node.get("mem_limit")),
-        ("Disk free", node.get("disk_free")), ("Disk free limit", node.get("disk_free_limit")),
+        *((what, _in_unit(node.get(key), unit)) for what, key in (
+            ("Memory used", "mem_used"), ("Memory limit", "mem_limit"),
+            ("Disk free", "disk_free"), ("Disk free limit", "disk_free_limit"),
+        )),
         ("File descriptors", node.get("fd_used")),
     ])  # fmt: skip
     _section("Totals", sorted(fields(overview.get("object_totals")).items()))
@@ -77,6 +85,12 @@ def _section(title: str, pairs: list[tuple[str, Json]]) -> None:
         if value is not None:
             print(f"{name}: {plain(value)}" if name else plain(value))
     print()
+
+
+def _in_unit(size: Json, unit: str) -> Json:
+    if unit == "bytes" or not isinstance(size, int):
+        return size
+    return f"{round(size / UNITS[unit], 4)} {unit}"
 
 
 def _seconds(milliseconds: Json) -> Json:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from broker.exit_codes import Exit
+from broker.machine.policies.settings import APPLY_TO
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
 from tests.unit.tools.operate.commands import Run
 from tools.cli.answers import aligned
@@ -231,6 +232,27 @@ def test_the_state_of_the_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(states, "time", clock)
     late = run(qpidctl, "await_online_nodes", "4", "-t", "30")
     assert (late.code, "3 of 4 members serve" in late.err) == (Exit.UNAVAILABLE, True)
+
+
+def test_a_size_of_the_status_may_have_a_unit(run: Run, api: CannedApi) -> None:
+    del api
+    assert "Memory used: 91000000\n" in run(qpidctl, "status").out
+    assert "Memory used: 91.0 mb\n" in run(qpidctl, "status", "--unit", "MB").out
+    assert "Disk free: 70.0 gb\n" in run(qpidctl, "status", "--unit", "gb").out
+    wrong = run(qpidctl, "status", "--unit", "barrels")
+    assert (wrong.code, "'barrels' is not one of 'bytes'" in wrong.err) == (Exit.USAGE, True)
+
+
+@pytest.mark.parametrize("apply_to", APPLY_TO)
+def test_a_policy_may_be_for_queues_of_one_type(run: Run, api: CannedApi, apply_to: str) -> None:
+    """RabbitMQ takes all of them, and the state knows a queue's type."""
+    asked = ("caps", "^o", '{"max-length": 5}', "--apply-to", apply_to)
+    assert run(qpidctl, "set_policy", *asked).code == 0
+    (_, _, body), *_ = api.changes
+    assert isinstance(body, dict)
+    assert body["apply-to"] == apply_to
+    of_operator = run(qpidctl, "set_operator_policy", *asked).code
+    assert of_operator == (Exit.USAGE if apply_to in ("all", "exchanges") else 0)
 
 
 def test_who_waits_for_one_member_is_told_of_that_one() -> None:
