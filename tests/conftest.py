@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable, Generator
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -55,6 +58,73 @@ def pytest_configure() -> None:
     """Give each of two processes its own ports: a free port is bound only after it was chosen."""
     if half := os.environ.get("TEST_HALF"):
         local_cluster.PORTS = local_cluster.PORTS[int(half) :: 2]
+
+
+IN_PHASE, STRUCK = pytest.StashKey[bool](), pytest.StashKey[Callable[[], object]]()
+"""Whether setup, call or teardown of a test runs; its time limit, which struck outside of them."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, object, object]:
+    """Let the time limit of a test strike within its phases only.
+
+    It raises where the process happens to be. Between two phases, as a report is made or shown,
+    nothing catches that: it would end the whole run with an INTERNALERROR of pytest.
+    """
+    answer = yield
+    strike = signal.getsignal(signal.SIGALRM)
+
+    def strike_in_phase(number: int, frame: FrameType | None) -> None:
+        assert callable(strike)
+        if item.stash.get(IN_PHASE, False):
+            strike(number, frame)
+        else:
+            item.stash[STRUCK] = lambda: strike(number, frame)
+
+    if callable(strike):  # else it is a thread that waits, or the test is debugged
+        signal.signal(signal.SIGALRM, strike_in_phase)
+    return answer
+
+
+def _strike(item: pytest.Item) -> None:
+    """Do what the time limit did not do outside of a phase."""
+    if STRUCK in item.stash:
+        strike = item.stash[STRUCK]
+        del item.stash[STRUCK]
+        strike()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """The first phase."""
+    item.stash[IN_PHASE] = True
+    try:
+        return (yield)
+    finally:
+        item.stash[IN_PHASE] = False
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """The second one."""
+    item.stash[IN_PHASE] = True
+    try:
+        _strike(item)
+        return (yield)
+    finally:
+        item.stash[IN_PHASE] = False
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """The last one, which is done all the same: the next test needs it."""
+    item.stash[IN_PHASE] = True
+    try:
+        answer = yield
+        _strike(item)
+        return answer
+    finally:
+        item.stash[IN_PHASE] = False
 
 
 def pytest_keyboard_interrupt() -> None:
