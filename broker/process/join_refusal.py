@@ -8,12 +8,14 @@ continue.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Protocol
 
 from broker.exit_codes import Exit
 from broker.replication.controller import Controller
 from vsync.io.diagnosis import Lack, misfit, refusal
 from vsync.io.security import KeyRefused, Security
+from vsync.totem.events import Direct, Note
 from vsync.totem.membership.compatibility import Handshake
 from vsync.types import NO_RING, Member
 
@@ -23,6 +25,8 @@ REMEDIES = {
     ),
     Lack.KEY: "put its public file into the --cluster-allow of every member",
 }
+OUTDATED = b"OUTDATED"
+"""A datagram that begins so tells a member of the later start with which its name is known."""
 REFUSED_S = 2.0
 """How long a refusal must last: keys may be on their way to the others."""
 
@@ -58,6 +62,7 @@ class JoinRefusal:
         self._controller, self._ring, self._transport = controller, ring, transport
         self._stop, self._warn = stop, warn
         self._refused_since = 0.0
+        self._known = 0  # the later start that this member was told of
         self._warned = ""
         self._advised_in = NO_RING
         self._advised: set[str] = set()
@@ -87,6 +92,26 @@ class JoinRefusal:
                 self._warned = sentence
                 self._warn(sentence)
 
+    def takes(self, direct: Direct) -> bool:
+        """Whether this datagram is about the start of this member; if so, warn of what it says.
+
+        The member does not take a later start by itself: two processes under one name, say a copy
+        of a virtual machine, would drive each other out in turn.
+        """
+        if direct.payload[: len(OUTDATED)] != OUTDATED:
+            return False
+        known, ours = int.from_bytes(direct.payload[len(OUTDATED) :][:8]), self._ring.me
+        alone = len(self._controller.primary.members) <= 1
+        if ours.incarnation < known != self._known and alone:
+            self._known = known
+            self._warn(
+                f"{direct.sender.name} drops the frames of this member, which started at "
+                f"{_time(ours.incarnation)}: it knows a process named {ours.name} that started at "
+                f"{_time(known)}. If this machine's clock was set back, set it right and start "
+                "this member again; if another process has this name, end one of the two"
+            )
+        return True
+
     def _advise(self) -> None:
         primary = self._controller.primary
         if primary.active and primary.ring != self._advised_in:
@@ -95,6 +120,28 @@ class JoinRefusal:
                 if row not in self._advised:
                     self._advised.add(row)
                     self._warn(f"settings differ that should be equal: {row}")
+
+
+def outdated(note: Note) -> tuple[str, Member, bytes]:
+    """Return what to warn of when a process goes on under a name that is known with a later start,
+    and the datagram that tells the process."""
+    fields = note.fields
+    incarnation, known = int(fields["incarnation"]), int(fields["known"])
+    member = Member(str(fields["member"]), incarnation, str(fields["address"]))
+    sentence = (
+        f"the frames of {member.name} are dropped: it started at {_time(incarnation)} by its "
+        f"clock, and a process of that name is known that started at {_time(known)}; its clock "
+        "was set back, or it should have ended"
+    )
+    return sentence, member, OUTDATED + known.to_bytes(8)
+
+
+def _time(incarnation: int) -> str:
+    """The start of an incarnation, which is one in milliseconds."""
+    try:
+        return datetime.fromtimestamp(incarnation / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError):  # as a datagram has it
+        return str(incarnation)
 
 
 def refusal_sentence(me: Member, security: Security, address: str, why: KeyRefused) -> str:

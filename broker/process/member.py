@@ -37,6 +37,7 @@ from broker.frontend.connections import ClientPorts, Connections
 from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
+from broker.process.join_refusal import outdated
 from broker.process.member_life import MemberLife
 from broker.process.member_log import MemberLog
 from broker.process.ring_setup import RingEndpoint, member_identity
@@ -432,10 +433,16 @@ class BrokerMember:
                 "%s ran all the time while the ring was given up; the ring now waits %d ms for its "
                 "token", note.fields["members"], self._ring.node.tempo.timeout_ms,
             )  # fmt: skip
+        elif note.code == "outdated":
+            sentence, to, answer = outdated(note)
+            log.warning("%s", sentence)
+            self._ring.driver.send_direct(to, answer)
         else:
             log.debug("ring: %s %s", note.code, note.fields)
 
     def _on_direct(self, direct: Direct) -> None:
+        if self.life.takes(direct):
+            return  # of a member in whose view this one cannot be
         if direct.sender not in self._ring.node.members:
             self._counters["datagrams_of_strangers"] += 1
         elif not (

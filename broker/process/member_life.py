@@ -66,6 +66,7 @@ class MemberLife:
         self._stopping, self._progress = stopping, progress
         self._first_start = FirstStart(lack)
         self._join_refusal = JoinRefusal(controller, ring, transport, stop, log.error)
+        self.takes = self._join_refusal.takes
         self._logged = LifeState.PRE_INIT
         self._waits_logged = False
         self._lost_at, self._lost_since = 0.0, ""

@@ -55,6 +55,12 @@ from vsync.wire.messages import (
 
 _DATA, _TOKEN, _EARLY = FrameKind.DATA, FrameKind.TOKEN, FrameKind.EARLY
 _REPORT = FrameKind.REPORT
+_SEEKS = (FrameKind.JOIN, FrameKind.MERGE)
+OUTDATED_S = 2.0
+"""For so long a process seeks others before it is told of as outdated: until then its frames may be
+those of a process that ended, late on their way."""
+OUTDATED_AGAIN_S = 30.0
+OUTDATED_MAX = 64
 
 
 class Node:
@@ -87,6 +93,7 @@ class Node:
         self._connectivity = self.membership.connectivity
         self._failure_detector = self.membership.prober.detector
         self._newest = {me.name: me}
+        self._outdated: dict[Member, tuple[float, float]] = {}  # since when, and when told of
         self._late = False  # this process was stopped: frames that queued up are outdated
         self._fresh = False  # a member was received from anew since the receive queue was empty
 
@@ -217,7 +224,7 @@ class Node:
             sender = envelope.sender
             self.context.receiving(sender.name)
             # The codec has one object for all frames of a sender.
-            if self._newest.get(sender.name) is not sender and not self._admits(envelope):
+            if self._newest.get(sender.name) is not sender and not self._admits(envelope, now):
                 return
             message = self.codec.decode(frame, envelope)
         except FrameError as err:
@@ -287,7 +294,7 @@ class Node:
             self.membership.turn_while_forming(now)
         self._deliver()
 
-    def _admits(self, envelope: Envelope) -> bool:
+    def _admits(self, envelope: Envelope, now: float) -> bool:
         """Is this another member than this one, and no incarnation older than the known one?"""
         sender, me = envelope.sender, self.me
         if sender.name == me.name:
@@ -297,6 +304,8 @@ class Node:
         known = self._newest.get(sender.name)
         if known is not None and sender.incarnation < known.incarnation:
             self.context.count("past_incarnation")
+            if envelope.kind in _SEEKS:
+                self._on_outdated(sender, known, now)
             return False
         if len(self._newest) >= 4096:
             self._newest = {me.name: me}
@@ -304,6 +313,21 @@ class Node:
         if known is None or sender.incarnation != known.incarnation:
             self.membership.wire_versions.heard(sender.name, envelope.versions)
         return True
+
+    def _on_outdated(self, sender: Member, known: Member, now: float) -> None:
+        """Tell of a process that goes on seeking under a name that is known with a later start: its
+        clock was set back, or it should have ended. Which of the two nobody here knows, so that its
+        frames stay dropped."""
+        since, told = self._outdated.get(sender, (now, now - OUTDATED_AGAIN_S))
+        if now - since >= OUTDATED_S and now - told >= OUTDATED_AGAIN_S:
+            told = now
+            self.context.note(
+                "outdated", member=sender.name, address=sender.address,
+                incarnation=sender.incarnation, known=known.incarnation,
+            )  # fmt: skip
+        if len(self._outdated) >= OUTDATED_MAX:
+            self._outdated.clear()
+        self._outdated[sender] = since, told
 
     def _was_away(self, now: float) -> bool:
         """Was this process stopped?  Then joins in its receive queue are outdated (pitfall 28)."""

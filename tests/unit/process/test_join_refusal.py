@@ -10,12 +10,13 @@ from typing import cast
 import pytest
 
 from broker.exit_codes import Exit
-from broker.process.join_refusal import REFUSED_S, JoinRefusal, refusal_sentence
+from broker.process.join_refusal import REFUSED_S, JoinRefusal, outdated, refusal_sentence
 from broker.replication.controller import Controller
 from vsync.io.diagnosis import FOREIGN_FRAMES_MAX
 from vsync.io.keys import Allowed, make_pair, public_text
 from vsync.io.security import Anonymous, Curve, KeyRefused, Plain, Security
 from vsync.totem.config import RingConfig
+from vsync.totem.events import Direct, Note
 from vsync.totem.membership.compatibility import Handshake, Hello, OpenDoor, settings_of
 from vsync.types import Member, RingId
 from vsync.wire.codec import WIRE_VERSION, Codec
@@ -157,3 +158,37 @@ def test_the_message_names_both_sides_and_the_remedy(tmp_path: Path) -> None:
     assert "CURVE" in said
     assert "password" in refusal_sentence(ME, Plain("u", "p"), NOBODY, KeyRefused.KEY)
     assert mine.secret not in said
+
+
+def test_a_member_whose_clock_was_set_back_is_told_what_to_do() -> None:
+    """It has no record of its former start, and the others drop its frames."""
+    now, before = 1_764_424_800_000, 1_764_428_400_000  # an hour apart
+    known: dict[str, str | int | float] = {
+        "member": ME.name, "address": ME.address, "incarnation": now, "known": before,
+    }  # fmt: skip
+    sentence, to, answer = outdated(Note("outdated", known))
+    assert to == ME._replace(incarnation=now)
+    for time in ("2025-11-29T14:00:00", "2025-11-29T15:00:00"):
+        assert time in sentence
+
+    start = Start()
+    start.me = to
+    told = Direct(Member("c", 1, "c:1"), answer)
+    assert start.newcomer.takes(told)
+    assert start.newcomer.takes(told)
+    (said,) = start.warned
+    assert said.startswith("c drops the frames of this member, which started at 2025-11-29T14:00:0")
+    assert "set it right and start this member again" in said
+    assert not start.stopped, "it may hold a state, and whoever reaches the port could say so"
+
+
+@pytest.mark.parametrize("what", ["in company", "later", "another datagram"])
+def test_no_other_member_is_told_that(what: str) -> None:
+    start = Start()
+    known = 1 if what == "later" else ME.incarnation + 1
+    note = Note("outdated", {"member": "a", "address": "a:1", "incarnation": 1, "known": known})
+    answer = b"other" if what == "another datagram" else outdated(note)[2]
+    if what == "in company":
+        in_company(start)
+    assert start.newcomer.takes(Direct(ME, answer)) is (what != "another datagram")
+    assert not start.warned

@@ -10,9 +10,9 @@ import pytest
 
 from vsync.errors import FrameError
 from vsync.totem.config import RingConfig
-from vsync.totem.events import Direct
+from vsync.totem.events import Direct, Note
 from vsync.totem.membership.compatibility import settings_hash, settings_of
-from vsync.totem.node import Node
+from vsync.totem.node import OUTDATED_AGAIN_S, Node
 from vsync.types import NO_RING, Guarantee, Member, RingId
 from vsync.wire.codec import (
     COUNT_MAX,
@@ -274,3 +274,26 @@ def test_a_frame_of_an_old_incarnation_or_the_own_name_is_dropped() -> None:
     assert node.counters["past_incarnation"] == 1
     assert node.counters["name_of_mine"] == 1
     assert node.counters["own_echo"] == 1
+
+
+def test_a_process_that_goes_on_under_a_name_with_a_later_start_is_told_of() -> None:
+    """Its clock was set back, say: nobody hears it, and it does not know. A late frame is none."""
+    node = Node(B, "test", RingConfig(), random.Random(1))
+    node.start(0.0)
+    young = Member("a", 5, "a:1")
+    node.receive(codec(young).encode(Datagram(b"1")), 0.0)
+    node.take()
+
+    def told(now: float, frame: Message) -> list[dict[str, str | int | float]]:
+        node.receive(codec(A).encode(frame), now)
+        return [o.fields for o in node.take() if isinstance(o, Note) and o.code == "outdated"]
+
+    join = Join((A,), (), 1, leaving=False)
+    assert not told(1.0, join)
+    assert not told(2.0, join)
+    assert not told(4.0, Datagram(b"late"))
+    fields = {"member": "a", "address": A.address, "incarnation": A.incarnation, "known": 5}
+    assert told(4.0, join) == [fields]
+    assert not told(5.0, join)
+    assert told(4.0 + OUTDATED_AGAIN_S, join) == [fields]
+    assert node.counters["past_incarnation"] == 6
