@@ -37,7 +37,6 @@ from broker.frontend.connections import ClientPorts, Connections
 from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
-from broker.process.join_refusal import outdated
 from broker.process.member_life import MemberLife
 from broker.process.member_log import MemberLog
 from broker.process.ring_setup import RingEndpoint, member_identity
@@ -49,7 +48,6 @@ from broker.selfcheck.supervisor import Supervisor, is_damage
 from broker.statistics.observation import Observation
 from broker.timers.timers import Timers
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
-from store.api import Marker
 from store.errors import REFUSED, StoreError, StoreStuck, broken
 from vsync.admin.protocol import Json
 from vsync.io.redundant_transport import RedundantTransport
@@ -339,7 +337,8 @@ class BrokerMember:
             controller = self._controller
             await member.persister.settled(PATIENCE_S)
             member.persister.keep(replica, controller.promise, counts=controller.filled)
-            if marker is Marker.CLEAN and not self._identity.reserve.given_up:
+            all_stop = code is Exit.OK and controller.shutdown_position
+            if all_stop and not self._identity.reserve.given_up:
                 await self._before_stop.at_the_end(replica, controller.promise)
             await close_store(member.persister, replica, marker, reason)
         except StoreError as error:
@@ -434,9 +433,7 @@ class BrokerMember:
                 "token", note.fields["members"], self._ring.node.tempo.timeout_ms,
             )  # fmt: skip
         elif note.code == "outdated":
-            sentence, to, answer = outdated(note)
-            log.warning("%s", sentence)
-            self._ring.driver.send_direct(to, answer)
+            self._ring.driver.send_direct(*self.life.outdated(note))
         else:
             log.debug("ring: %s %s", note.code, note.fields)
 

@@ -15,11 +15,13 @@ from enum import Enum
 
 from broker.exit_codes import Exit
 from broker.options.broker import BrokerOptions
-from broker.process.join_refusal import JoinRefusal, RingStatus, TransportStatus
+from broker.process.join_refusal import JoinRefusal, RingStatus, TransportStatus, outdated
 from broker.process.ring_setup import FirstStart
 from broker.replication.controller import Controller
 from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
+from vsync.totem.events import Note
+from vsync.types import Member
 
 log = logging.getLogger("qpidd")
 
@@ -103,6 +105,13 @@ class MemberLife:
         lack = self._first_start.told
         waits = f"{self._controller.primary.reason}; {lack}" if lack else ""
         return self._progress() or self._advice or waits
+
+    @staticmethod
+    def outdated(note: Note) -> tuple[Member, bytes]:
+        """Log that a process's frames are dropped; return it, and the datagram that tells it so."""
+        sentence, member, datagram = outdated(note)
+        log.warning("%s", sentence)
+        return member, datagram
 
     def wake(self, now: float) -> None:
         """Log a change of state; handle reasons against joining, and a missing majority."""
