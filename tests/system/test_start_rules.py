@@ -6,12 +6,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from broker.exit_codes import Exit
+from store.lmdb_store import LmdbStore
 from tests.manual_pages import chapter
 from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_cluster_faults import channel_of, contents, publish, status_word
@@ -243,3 +246,25 @@ def log_of(member: BrokerProcess) -> str:
 
 def ring_of(member: BrokerProcess) -> str:
     return member.arguments[member.arguments.index("--cluster-bind") + 1]
+
+
+def test_a_member_with_an_earlier_start_than_it_had_is_told_so(tmp_path: Path) -> None:
+    """Its data directory was emptied and its clock set back: the others alone can know."""
+    with running_cluster(tmp_path) as cluster:
+        late = cluster[2]
+        assert late.terminate() == Exit.OK
+        store = LmdbStore(late.data_dir / "store")
+        in_an_hour = int((time.time() + 3600) * 1000)
+        store.put_meta(replace(store.meta, incarnation=in_an_hour))
+        store.close()
+        late.start()  # as by a clock that is an hour ahead
+        cluster.wait_active()
+        late.kill()
+        shutil.rmtree(late.data_dir)
+        late.start()
+        wait_until(
+            lambda: "drops the frames of this member" in late.log_tail(200), 60, "what to do"
+        )
+        assert "set it right and start this member again" in late.log_tail(200)
+        others = [one.log_tail(200) for one in cluster.members[:2]]
+        assert any("are dropped: it started at" in log for log in others)
