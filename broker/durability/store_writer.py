@@ -312,11 +312,16 @@ class CheckpointBeforeStop(Generic[StoreT, WriterT]):
                 packed / (1 << 20), last / (1 << 20),
             )  # fmt: skip
 
-    async def at_the_end(self, replica: Replica, promise: Promise) -> None:
-        """Wait for it where nothing is applied any more, and no turn hands it to the disk."""
+    async def at_the_end(
+        self, replica: Replica, promise: Promise, *, sparing: bool = False
+    ) -> None:
+        """Wait for it where nothing is applied any more, and no turn hands it to the disk.
+
+        `sparing`: the reserve was given up, and the rest of it is for the next start.
+        """
         now = asyncio.get_running_loop().time
-        whole = not (replica.half_way or replica.broken)
-        while whole and self.awaited(replica, now()):
+        wanted = not (sparing or replica.half_way or replica.broken)
+        while wanted and self.awaited(replica, now()):
             self._persister.keep(replica, promise)
             self._persister.hurry_checkpoint()
             await asyncio.sleep(POLL_S)

@@ -337,9 +337,9 @@ class BrokerMember:
             controller = self._controller
             await member.persister.settled(PATIENCE_S)
             member.persister.keep(replica, controller.promise, counts=controller.filled)
-            all_stop = code is Exit.OK and controller.shutdown_position
-            if all_stop and not self._identity.reserve.given_up:
-                await self._before_stop.at_the_end(replica, controller.promise)
+            if code is Exit.OK and controller.shutdown_position:
+                sparing = self._identity.reserve.given_up
+                await self._before_stop.at_the_end(replica, controller.promise, sparing=sparing)
             await close_store(member.persister, replica, marker, reason)
         except StoreError as error:
             self.disk_stuck = isinstance(error, StoreStuck)

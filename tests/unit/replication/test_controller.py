@@ -149,7 +149,7 @@ def test_a_read_that_never_returns_is_bounded_by_the_disk_watchdog() -> None:
             bus.seq += 1
             copied = [bytes(bytearray(payload))]
             core.on_output(Deliver(bus.ring, bus.seq, sender, copied, Guarantee.SAFE, False))
-            if core.busy:
+            if core.unapplied.busy:
                 core.step()
         now += BEAT_S
         leaves = disk.look(NO_LAG, now, stuck_s=now, pages=lag.look())
