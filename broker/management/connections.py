@@ -16,6 +16,7 @@ from math import inf
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
@@ -49,9 +50,12 @@ class HttpConnections:
         self.counters = self.limits.counters
         self.counters.update(handshakes_failed=0, reaped=0)
         self._reply = reply
+        self._log = RationedLog(lambda _, text: log.warning("%s", text), time.monotonic)
         self._server = web.Server(
             self._handle,
             access_log=None,
+            logger=_to_log(self._log),
+            auto_decompress=False,  # a small body could become a very large one
             keepalive_timeout=IDLE_S,
             max_line_size=HEAD_BYTES_MAX,
             max_field_size=HEAD_BYTES_MAX,
@@ -61,7 +65,6 @@ class HttpConnections:
         self._of_handler: dict[asyncio.BaseProtocol, HttpSocket] = {}
         self._listeners: list[asyncio.Server] = []
         self._reaper: asyncio.TimerHandle | None = None
-        self._log = RationedLog(lambda _, text: log.warning("%s", text), time.monotonic)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Bind a port, and return it. Raises OSError when it is taken."""
@@ -136,6 +139,33 @@ class HttpConnections:
         del self._sockets[admission]
         if handler is not None:
             del self._of_handler[handler]
+
+
+class _Reports(logging.Handler):
+    """Takes the library's reports of failed requests. It would write a traceback whenever a client
+    sends no HTTP or closes its connection, and quote the request, with its password."""
+
+    def __init__(self, rationed: RationedLog) -> None:
+        super().__init__()
+        self._rationed = rationed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, _OF_CLIENTS):
+            why = "it closed the connection" if isinstance(error, OSError) else "it is no HTTP"
+            self._rationed("malformed", f"{record.getMessage()}: {why}")
+        else:
+            log.error("%s", record.getMessage(), exc_info=record.exc_info)
+
+
+_OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, OSError)
+
+
+def _to_log(rationed: RationedLog) -> logging.Logger:
+    """Return the logger for the library; no other logger gets its records."""
+    found = logging.Logger("qpidd.management.http", logging.WARNING)
+    found.addHandler(_Reports(rationed))
+    return found
 
 
 class HttpSocket(asyncio.Protocol):

@@ -264,15 +264,25 @@ def _demand_own_page(request: web.BaseRequest) -> None:
     A browser sends the origin of each form and script in one of these headers, or in both.
     """
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+    if origin is not None and _site_of(origin) != request.headers.get("Host"):
         raise Problem(403, "forbidden", f"a page of {origin[:200]} may not change anything here")
     if request.headers.get("Sec-Fetch-Site", OWN_SITE[0]) not in OWN_SITE:
         raise Problem(403, "forbidden", "a page of another site may not change anything here")
 
 
+def _site_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
 async def _body(request: web.BaseRequest, most: int) -> list[bytes]:
     """Return the body in parts. It is read as JSON whatever content type the request claims: `curl
     -d` claims a form."""
+    if (packed := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
+        text = f"the body must not be compressed, as its content encoding {packed[:50]!r} claims"
+        raise Problem(415, "unsupported_media_type", text)
     announced = request.content_length
     if announced is not None and announced > most:
         raise _too_large(most)
