@@ -180,15 +180,16 @@ class ServerConnection(FrameReader):
             return beat if self._deadline is None else self._deadline
         return min(self._deadline, beat)
 
-    def wake(self, now: float) -> list[Event]:
-        """Called at or after `next_timer()`."""
+    def wake(self, now: float, *, silent: bool = False) -> list[Event]:
+        """Called at or after `next_timer()`. `silent`: the owner, which does not read, knows that
+        the client has sent nothing for two intervals."""
         self._now = now
         if self.phase is ReaderPhase.CLOSED:
             return []
         if self._deadline is not None and now >= self._deadline:
             self._end(Faulted(errors.CONNECTION_FORCED, f"time limit: {self.phase.value}"))
         elif self.phase is ReaderPhase.OPEN:
-            if self._heartbeat.is_silent(now):
+            if silent or self._heartbeat.is_silent(now):
                 self._end(Faulted(errors.CONNECTION_FORCED, "missed heartbeats from client"))
             elif self._heartbeat.is_due(now):
                 self.out += codec.HEARTBEAT_FRAME

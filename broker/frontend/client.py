@@ -212,14 +212,19 @@ class Client:
     @property
     def may_be_read(self) -> bool:
         """Whether the socket should be read now: checked after every turn (back-pressure)."""
-        port = self.port
-        if self.connection.is_judged:
-            return False
-        waits = self.is_publisher and (port.paused or port.fenced)
-        waits = waits or (port.large_paused and self in port.large_senders)
-        kept = self.kept
-        waits = waits or kept.holds_all or kept.bytes > KEPT_BYTES_MAX
-        return not waits and not self.is_full
+        return not self.waits_for_us and not self.is_full
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Whether its input waits for this member or the cluster, whatever the client does."""
+        port, kept = self.port, self.kept
+        return (
+            self.connection.is_judged
+            or (self.is_publisher and (port.paused or port.fenced))
+            or (port.large_paused and self in port.large_senders)
+            or kept.holds_all
+            or kept.bytes > KEPT_BYTES_MAX
+        )
 
     @property
     def wants_close(self) -> bool:

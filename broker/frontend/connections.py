@@ -107,6 +107,7 @@ class ClientLink:
         self.full = False  # the transport takes no more for now
         self._ended = False  # the last of the output is written
         self.reading = True
+        self._unread_since: float | None = None  # because it does not read either
         self.received = self.sent = 0  # bytes
         self.connected_at_ms = round(time.time() * 1000)  # shown only: the same at each look
         self._rest = memoryview(b"")  # output that was taken and not handed over yet
@@ -224,6 +225,18 @@ class ClientLink:
         """Make the client's kernel answer, if it is there."""
         if not (self._rest or self.full or self._ended or self.transport.is_closing()):
             self.transport.write(HEARTBEAT)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether a client that is not read, because it reads nothing itself, has sent nothing for
+        two heartbeats either. Looked at twice in each."""
+        limit_s = 2 * self.client.connection.heartbeat_s
+        if self.reading or not limit_s or self.client.waits_for_us:
+            self._unread_since = None
+            return False
+        if self._unread_since is None:
+            self._unread_since = now
+        silent_s = now - self._unread_since
+        return silent_s >= limit_s and not heard_within(self.transport, limit_s, by_data=True)
 
     def read(self, *, on: bool) -> None:
         """Stop or resume reading the client."""
@@ -456,10 +469,10 @@ class Connections:
     def wake(self, now: float) -> None:
         """Heartbeats and time limits."""
         self.gateway.refuse_overdue(now)
-        for client in list(self._links):
+        for client, link in list(self._links.items()):
             due = client.next_timer()
             if due is not None and due <= now:
-                self.gateway.wake(client, now)
+                self.gateway.wake(client, now, silent=link.is_silent(now))
 
     def drop_all(self, reason: str) -> None:
         """Close all connections with the reason."""
@@ -470,8 +483,11 @@ class Connections:
             link.transport.close()
 
 
-def heard_within(transport: asyncio.BaseTransport, seconds: float) -> bool:
+def heard_within(
+    transport: asyncio.BaseTransport, seconds: float, *, by_data: bool = False
+) -> bool:
     """Return whether the kernel received anything in that time; True also if it cannot tell.
+    `by_data`: acknowledgements do not count, as the client's kernel sends them.
 
     A member of a pair that lost its peer has to know whether its clients are still there, or
     whether it was cut off itself. An open connection proves nothing: it stays open until somebody
@@ -487,4 +503,4 @@ def heard_within(transport: asyncio.BaseTransport, seconds: float) -> bool:
         )
     except OSError:
         return False  # it is closed
-    return bool(min(data_ms, ack_ms) + GRAIN_MS < seconds * 1000)
+    return bool((data_ms if by_data else min(data_ms, ack_ms)) + GRAIN_MS < seconds * 1000)

@@ -35,7 +35,7 @@ when it is full of parts of large messages. It reads a socket only while `client
 checked once per turn: not a publisher's while `paused` or `fenced`, not that of a sender of large
 messages while `large_paused`, and not that of a client that does not read its output. It reports
 every change with `client.reading(active, now)`: a client that is not read then does not count as
-silent, and our heartbeats are still sent.
+silent, unless `gateway.wake` is told so, and our heartbeats are still sent.
 
 Alarm: the shell passes the reason to `gateway.block`, or nothing. During an alarm, publishes and
 everything after them on their channels wait in the client; the rest continues. Only a client with
@@ -144,9 +144,10 @@ class Gateway:
         self.logins.now = now
         on_events(client, client.connection.receive(data, now))
 
-    def wake(self, client: Client, now: float) -> None:
-        """Called at or after `client.next_timer()`."""
-        on_events(client, client.connection.wake(now))
+    def wake(self, client: Client, now: float, *, silent: bool = False) -> None:
+        """Called at or after `client.next_timer()`. `silent`: nothing has come for two intervals,
+        although the client is not read."""
+        on_events(client, client.connection.wake(now, silent=silent))
         if client.connection.out:  # heartbeats go out whatever the client waits for
             self.mark_writable(client)
 

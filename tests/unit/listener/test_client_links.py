@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
+import pytest
+
 from broker.access.backends import Backends
+from broker.frontend import connections
 from broker.frontend.client import Client
 from broker.frontend.connections import ClientLink, Connections
 from broker.frontend.gateway import Gateway
@@ -29,13 +32,14 @@ class Linked(Loop):
         self.may_reply = True
         return self.connections.gateway, self.connections.outbox
 
-    def open(self) -> ClientLink:
+    def open(self, heartbeat: int = 0) -> ClientLink:
         """A client that has a queue and gets what comes to it."""
         self.socket = Mock()
         self.socket.is_closing.return_value = False
         link = self.connections.connect("127.0.0.1:5", self.socket)
         for data in (
-            opening(), method(1, "channel.open"), method(1, "confirm.select", False),
+            opening(heartbeat=heartbeat), method(1, "channel.open"),
+            method(1, "confirm.select", False),
             method(1, "queue.declare", "q", False, False, False, False, False, {}),
             method(1, "basic.consume", "q", "", False, True, False, False, {}),
         ):  # fmt: skip
@@ -111,3 +115,56 @@ def test_an_alarm_begins_and_ends_for_those_who_publish() -> None:
     assert alarm(ALARM, may_reply=True) == ["connection.blocked"]
     assert alarm("", may_reply=False) == []
     assert alarm("", may_reply=True) == ["connection.unblocked"]
+
+
+class Unread:
+    """A client with a heartbeat of 10 s that stops reading at once, watched from then on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.member = Linked()
+        self.link = self.member.open(heartbeat=10)
+        self.heard, self.now = False, 0.0
+        monkeypatch.setattr(connections, "heard_within", self._heard_within)
+        self.link.pause_writing()
+        for _ in range(2):
+            self.member.sends(self.link.client, publish(1, "", "q", bytes(700_000)))
+        assert not self.link.reading
+        self.member.gateway.clients[self.link.conn].is_publisher = False
+
+    def _heard_within(self, transport: object, seconds: float, *, by_data: bool) -> bool:
+        assert (transport, seconds, by_data) == (self.member.socket, 20, True)
+        return self.heard
+
+    def ends_after(self, seconds: int) -> int | None:
+        """When its connection is given up, of so many seconds that pass now."""
+        for passed in range(seconds):
+            self.now += 1.0
+            self.member.connections.wake(self.now)
+            if self.link.client.wants_close:
+                return passed
+        return None
+
+
+def test_a_client_that_neither_reads_nor_sends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its silence cannot be heard, as it is not read while its output waits; its messages are not
+    to wait until its connection breaks."""
+    client = Unread(monkeypatch)
+    assert client.ends_after(100) in range(20, 31)
+    client.member.turn()
+    assert client.member.gateway.clients == {}
+
+
+def test_a_client_that_does_not_read_but_sends_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Unread(monkeypatch)
+    client.heard = True
+    assert client.ends_after(100) is None
+
+
+def test_a_client_that_waits_for_its_member_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be blocked by what is not read; only the time since counts."""
+    client = Unread(monkeypatch)
+    client.link.client.is_publisher = client.member.gateway.paused = True
+    assert client.ends_after(100) is None
+    client.member.gateway.paused = False
+    assert client.ends_after(15) is None
+    assert client.ends_after(40) in range(5, 16)

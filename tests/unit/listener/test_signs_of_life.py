@@ -36,9 +36,10 @@ def test_what_comes_is_heard_and_so_is_the_answer_of_a_kernel() -> None:
             wait_until(lambda: not heard_within(found, 0.1), 10, "a time in which nothing came")
             ours.sendall(HEARTBEAT)
             wait_until(lambda: heard_within(found, 5.0), 10, "the answer of its kernel")
+            assert not heard_within(found, 0.1, by_data=True)
             wait_until(lambda: not heard_within(found, 0.1), 10, "a time in which nothing came")
             client.sendall(b"x")
-            wait_until(lambda: heard_within(found, 5.0), 10, "what it sent")
+            wait_until(lambda: heard_within(found, 5.0, by_data=True), 10, "what it sent")
         assert not heard_within(found, 5.0), "it is closed"
 
 
