@@ -61,6 +61,7 @@ class FrameReader(ABC):
         self.need = 8  # size of the first incomplete frame
         self._addresses: dict[bytes, Address] = {}
         self._seen: dict[bytes, codec.Properties] = {}
+        self._begun_bytes = 0  # of unfinished messages, or more: finished ones still count
 
     @abstractmethod
     def on_method(self, number: int, data: bytes, start: int, end: int) -> None:
@@ -192,13 +193,19 @@ class FrameReader(ABC):
                 channel.reset()
                 self.events.append(Oversized(number, announced))
                 return
-            under_way = sum(map(self._kept_of, self.channels.values()))
-            if under_way > self.limits.assembly_bytes_max:
-                text = f"{under_way} bytes of unfinished messages on one connection"
-                raise ProtocolFault(errors.RESOURCE_ERROR, text, 60, 40)
+            self._begun_bytes += self._kept_of(channel)
+            if self._begun_bytes > self.limits.assembly_bytes_max:
+                self._count_unfinished()
         message = channel.whole(number)
         if message is not None:
             self.events.append(message)
+
+    def _count_unfinished(self) -> None:
+        """Look at all channels, which may be thousands, only if the limit may have been passed."""
+        under_way = self._begun_bytes = sum(map(self._kept_of, self.channels.values()))
+        if under_way > self.limits.assembly_bytes_max:
+            text = f"{under_way} bytes of unfinished messages on one connection"
+            raise ProtocolFault(errors.RESOURCE_ERROR, text, 60, 40)
 
     def _kept_of(self, channel: ChannelIn) -> int:
         """How much of the message in progress is kept here before it is passed on."""

@@ -19,6 +19,7 @@ from broker.amqp.events import (
     SecretUpdated,
 )
 from broker.amqp.fields import decode_table, encode_table
+from broker.amqp.frame_reader import FrameReader
 from broker.amqp.handshake import Limits
 from tests.support.amqp_connection import expect_close, opened
 from tests.support.amqp_peer import PERSISTENT, method, publish
@@ -227,6 +228,73 @@ def test_unfinished_messages_are_bounded() -> None:
     assert connection.receive(PUBLISH + header(1, 100), 0.0) == []
     data = method(2, "basic.publish", "", "q", False, False) + header(2, 100)
     expect_close(connection, connection.receive(data, 0.0), errors.RESOURCE_ERROR, "200 bytes")
+
+
+def test_finished_and_refused_messages_do_not_count_as_unfinished() -> None:
+    connection = opened(Limits(assembly_bytes_max=250, message_bytes_max=200))
+    for _ in range(5):
+        assert len(connection.receive(PUBLISH + header(1, 200), 0.0)) == 0
+        assert len(connection.receive(body(1, bytes(200)), 0.0)) == 1
+    assert connection.receive(PUBLISH + header(1, 201), 0.0) == [Oversized(1, 201)]
+    connection.receive(method(2, "channel.open"), 0.0)
+    data = method(2, "basic.publish", "", "q", False, False) + header(2, 200)
+    assert connection.receive(data, 0.0) == []
+
+
+def test_a_message_costs_the_same_however_many_channels_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = 0
+    kept_of = FrameReader._kept_of
+
+    def count(reader: FrameReader, channel: ChannelIn) -> int:
+        nonlocal counted
+        counted += 1
+        return kept_of(reader, channel)
+
+    monkeypatch.setattr(FrameReader, "_kept_of", count)
+    connection = opened()
+    for number in range(2, 1000):
+        connection.receive(method(number, "channel.open"), 0.0)
+    for _ in range(10):
+        assert len(connection.receive(publish(1, "", "q", b""), 0.0)) == 1
+        assert len(connection.receive(PUBLISH + header(1, 1) + body(1, b"") + body(1, b"x"), 0.0))
+    assert counted == 20
+
+
+FIRST = PUBLISH + header(1, 3) + body(1, b"abc")
+"""It is read whole, and so are those like it that follow."""
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (FIRST[:-1] + b"\0", errors.FRAME_ERROR),
+        (FIRST + FIRST[:-1] + b"\0", errors.FRAME_ERROR),
+        (PUBLISH + header(2, 3) + body(1, b"abc"), errors.UNEXPECTED_FRAME),
+        (PUBLISH + header(1, 3, class_id=90) + body(1, b"abc"), errors.UNEXPECTED_FRAME),
+        (PUBLISH + header(1, 3, bytes(4096 - 11)) + body(1, b"abc"), errors.FRAME_ERROR),
+        (PUBLISH + header(1, 4097) + body(1, bytes(4097)), errors.FRAME_ERROR),
+        (PUBLISH + header(1, 3) + body(2, b"abc"), errors.UNEXPECTED_FRAME),
+    ],
+)
+def test_what_looks_like_the_message_before_is_checked_as_well(data: bytes, code: int) -> None:
+    connection = opened(frame_max=4096)
+    connection.receive(method(2, "channel.open"), 0.0)
+    assert len(connection.receive(FIRST, 0.0)) == 1
+    expect_close(connection, connection.receive(data + codec.HEARTBEAT_FRAME, 0.0), code)
+
+
+def test_what_is_remembered_of_messages_is_bounded() -> None:
+    connection = opened()
+    for number in range(3000):
+        properties = codec.encode_properties({"type": f"t{number}"})
+        connection.receive(publish(1, "", f"q{number}", b"x", properties), 0.0)
+    long = codec.encode_properties({"headers": {"a": "x" * 1000}})
+    assert len(connection.receive(publish(1, "", "q", b"x", long), 0.0)) == 1
+    assert len(connection._seen) <= 512
+    assert len(connection._addresses) <= 512
+    assert long not in connection._seen
 
 
 def test_methods_are_handed_on_with_their_arguments() -> None:
