@@ -165,7 +165,6 @@ async def move(call: Call) -> Reply:
             if answer.method == "basic.get-empty":
                 break
             if not await client.publish("", target, answer.properties, answer.body):
-                client.tell("basic.nack", (_number(answer.args[0]), False, True))
                 raise unavailable(f"queue '{target}' does not take messages; {moved} were moved")
             client.tell("basic.ack", (_number(answer.args[0]), False))
             moved += 1

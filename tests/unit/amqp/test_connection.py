@@ -58,6 +58,16 @@ def test_a_client_that_sends_no_close_ok_is_closed_after_a_while() -> None:
     assert connection.wake(16.0) == []
 
 
+def test_a_close_that_its_member_does_not_answer_in_time_ends_it() -> None:
+    connection = opened()
+    connection.receive(method(0, "connection.close", 200, "", 0, 0), 5.0)
+    assert connection.next_timer() == 15.0
+    assert connection.wake(14.9) == []
+    assert not connection.has_ended
+    connection.wake(15.0)
+    assert connection.has_ended
+
+
 def test_a_fault_after_a_close_ends_it_at_once() -> None:
     connection = opened()
     connection.close(320, "CONNECTION_FORCED - stop")

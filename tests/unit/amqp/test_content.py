@@ -1,5 +1,6 @@
 """Frames, methods and messages on an open connection, whole and broken."""
 
+from collections.abc import Callable
 from sys import getsizeof
 
 import pytest
@@ -18,7 +19,7 @@ from broker.amqp.events import (
     Published,
     SecretUpdated,
 )
-from broker.amqp.fields import decode_table, encode_table
+from broker.amqp.fields import decode_long_string, decode_table, encode_table
 from broker.amqp.frame_reader import FrameReader
 from broker.amqp.handshake import Limits
 from tests.support.amqp_connection import expect_close, opened
@@ -328,6 +329,17 @@ def test_whole_frames_are_split_off() -> None:
 def test_bytes_that_are_no_frames_are_not_split(data: bytes) -> None:
     with pytest.raises(ProtocolFault):
         codec.split_frames(data, 0, 4096 - codec.FRAME_OVERHEAD_BYTES)
+
+
+@pytest.mark.parametrize("decode", [decode_table, decode_long_string])
+def test_a_length_that_ends_behind_what_holds_it_is_refused(
+    decode: Callable[[bytes, int, int], object],
+) -> None:
+    held = b"\0\0\0\x03\x01aV"
+    decode(held, 0, 7)
+    for more in (4, 5, 200):
+        with pytest.raises(ProtocolFault):
+            decode(held[:3] + bytes((more,)) + held[4:] + bytes(300), 0, 7)
 
 
 def test_tables_keep_what_only_some_clients_know() -> None:

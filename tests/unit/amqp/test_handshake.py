@@ -3,11 +3,13 @@
 import pytest
 
 from broker.amqp import codec, errors
+from broker.amqp.connection import ServerConnection
 from broker.amqp.events import (
     Faulted,
     OpenRequested,
 )
 from broker.amqp.fields import Table, encode_table
+from broker.amqp.handshake import Limits, ServerIdentity
 from tests.support.amqp_connection import expect_close, new
 from tests.support.amqp_peer import method, methods_in, start_ok, tune_ok
 
@@ -167,3 +169,16 @@ def test_the_handshake_has_a_time_limit() -> None:
     assert isinstance(fault, Faulted)
     assert "start-ok" in fault.text
     assert connection.has_ended
+
+
+def test_what_comes_while_a_login_is_judged_is_handled_when_its_user_is_known() -> None:
+    """However the bytes were cut, and although nothing more comes."""
+    data = start_ok() + tune_ok() + method(0, "connection.open", "/")
+    for cut in range(0, len(start_ok()) + 5, 3):
+        connection = ServerConnection(lambda _: None, Limits(), ServerIdentity(), 0.0)
+        connection.receive(codec.PROTOCOL_HEADER, 0.0)
+        assert connection.receive(data[:cut], 0.0) == connection.receive(data[cut:], 0.0) == []
+        assert connection.is_judged
+        (opens,) = connection.logged_in("guest", 1.0)
+        assert isinstance(opens, OpenRequested)
+        assert connection.logged_in("guest", 1.0) == []  # it is no login any more

@@ -177,3 +177,16 @@ def test_names_are_not_guessable() -> None:
     names = {random_name("amq.gen-") for _ in range(10)}
     assert len(names) == 10
     assert {len(name) for name in names} == {30}
+
+
+def test_a_connection_that_is_lost_before_it_is_ordered_is_not_gone_yet() -> None:
+    """Its opening is under way, and its end behind it."""
+    loop = Loop()
+    client = loop.gateway.connect("127.0.0.1:5000", True, 0.0)
+    loop.gateway.data_received(client, opening(), 0.0)
+    conn = client.conn
+    assert conn
+    loop.gateway.connection_lost(client)
+    assert not loop.gateway.is_gone(conn)
+    loop.turn()
+    assert loop.gateway.is_gone(conn)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from broker.management import server, slices
+from broker.management.amqp_client import AmqpRefused, InternalClient
 from broker.management.resources import messages
 from tests.support.management.member import ApiMember, Http
 
@@ -150,5 +151,38 @@ def test_many_names_of_users_are_looked_at_in_slices(monkeypatch: pytest.MonkeyP
             counting.cancel()
             assert found.status == 204
             assert turns > 5000
+
+    asyncio.run(run())
+
+
+def test_a_reply_ends_after_so_many_bytes_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[object]:
+        async with Http() as http:
+            member = ApiMember()
+            await http.serve(member)
+            client = member.client("guest", "/")
+            client.queue("q")
+            for _ in range(5):
+                client.publish("q", b"x" * 40)
+            wanted = json.dumps({"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"})
+            found = await http.ask("POST", "/api/queues/%2F/q/get", wanted, ADMIN)
+            rows: list[object] = json.loads(found.body)
+            return rows
+
+    assert len(asyncio.run(run())) == 5
+    monkeypatch.setattr(messages, "GET_BYTES_MAX", 100)
+    assert len(asyncio.run(run())) == 3
+
+
+def test_who_waits_for_a_reply_is_told_that_the_connection_is_gone() -> None:
+    async def run() -> None:
+        member = ApiMember()
+        async with InternalClient(member.connections, "127.0.0.1:1", "guest", "/", "a test") as one:
+            waiting = asyncio.create_task(one.answer())
+            await asyncio.sleep(0)
+            (link,) = member.connections.links()
+            link.transport.abort()
+            with pytest.raises(AmqpRefused, match="closed before the reply"):
+                await waiting
 
     asyncio.run(run())
