@@ -190,3 +190,26 @@ def test_a_connection_that_is_lost_before_it_is_ordered_is_not_gone_yet() -> Non
     assert not loop.gateway.is_gone(conn)
     loop.turn()
     assert loop.gateway.is_gone(conn)
+
+
+def test_nothing_stays_of_a_client_that_is_lost_while_its_close_is_under_way() -> None:
+    loop = Loop()
+    peer = loop.connect()
+    loop.gateway.data_received(peer.client, method(0, "connection.close", 200, "", 0, 0), 0.0)
+    assert list(loop.gateway.clients.values()) == [peer.client]
+    loop.gateway.connection_lost(peer.client)
+    loop.turn()
+    assert (loop.gateway.clients, loop.gateway.ending) == ({}, {})
+
+
+def test_who_is_closed_while_it_waits_to_be_admitted_is_not_let_in() -> None:
+    loop = Loop()
+    loop.outbox.fence()
+    loop.gateway.admission.admit_waiting(soon=True)
+    peer = loop.connect()
+    assert list(loop.gateway.admission.waiting) == [peer.client]
+    loop.gateway.disconnect(peer.client.peer, "an operator's wish")
+    loop.outbox.unfence()
+    loop.gateway.admission.admit_waiting(soon=False)
+    loop.turn()
+    assert (loop.gateway.clients, peer.client.conn) == ({}, 0)

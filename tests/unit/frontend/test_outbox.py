@@ -62,6 +62,22 @@ def test_nothing_is_confirmed_by_what_was_durable_of_a_history_that_is_set_aside
     assert loop.outbox.flush() == []
 
 
+def test_a_confirm_that_is_due_waits_while_the_member_is_fenced() -> None:
+    """G7: it was released before, and is not written yet."""
+    loop = Loop()
+    peer = confirming(loop, "q")
+    loop.durable = False
+    peer.publish(1, "q", b"x")
+    loop.outbox.release(loop.position)
+    loop.outbox.fence()
+    assert loop.outbox.flush() == []
+    assert not peer.client.connection.out
+    loop.outbox.unfence()
+    loop.write()
+    assert methods_of(peer.take()) == [("basic.ack", 1, False)]
+    assert loop.confirmed == [loop.position]
+
+
 def test_a_transient_message_waits_like_the_others() -> None:
     """G9: a confirm that is lost with the member that sent it is none."""
     loop = Loop()
@@ -311,6 +327,9 @@ def test_messages_for_a_client_that_does_not_read_are_not_copied() -> None:
     assert received[-1].method == "basic.qos-ok"
     assert peer.client.may_be_read
     assert not loop.gateway.has_work
+    loop.durable = False  # a delivery waits for nothing, now that it reads again
+    other.publish(1, "q", b"later")
+    assert [one.method for one in peer.take()] == ["basic.deliver"]
 
 
 def test_nothing_stays_here_of_a_client_that_was_lost_while_it_did_not_read() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
 from broker.management.call import Problem, number_field
-from broker.management.json_values import BadJson, parse
+from broker.management.json_reader import read
+from broker.management.json_values import DEPTH_MAX, BadJson, parse
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,15 @@ def test_a_number_may_be_a_text_of_digits_and_nothing_else() -> None:
     for wrong in ("\N{SUPERSCRIPT TWO}", "--5", "5-", "", " 5", "9" * 19, True, 1.5, None):
         with pytest.raises(Problem, match="n is not a number"):
             number_field({"n": wrong}, "n")
+
+
+@pytest.mark.parametrize(("depth", "taken"), [(DEPTH_MAX, True), (DEPTH_MAX + 1, False)])
+def test_both_readers_take_the_same_depth(depth: int, taken: bool) -> None:
+    def steps(body: bytes) -> None:
+        for _ in read([body], 1000):
+            pass
+
+    for body in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
+        for reader in (parse, steps):
+            with nullcontext() if taken else pytest.raises(BadJson, match="nested deeper"):
+                reader(body)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from broker.management import server, slices
+from broker.management import listing, server, slices
 from broker.management.amqp_client import AmqpRefused, InternalClient
+from broker.management.json_values import BadJson
 from broker.management.resources import messages
 from tests.support.management.member import ApiMember, Http
 
@@ -186,3 +189,61 @@ def test_who_waits_for_a_reply_is_told_that_the_connection_is_gone() -> None:
                 await waiting
 
     asyncio.run(run())
+
+
+def test_a_request_that_waited_for_its_member_goes_on() -> None:
+    """It is not read while the member is full, or may not reply."""
+
+    async def run() -> None:
+        member = ApiMember()
+        async with InternalClient(member.connections, "127.0.0.1:1", "guest", "/", "a test") as one:
+            (link,) = member.connections.links()
+            link.read(on=False)
+            asked = asyncio.create_task(one.call("basic.qos", (0, 1, False)))
+            await asyncio.sleep(0)
+            assert member.gateway.commands == []
+            link.read(on=True)
+            assert (await asyncio.wait_for(asked, 10)).method == "basic.qos-ok"
+
+    asyncio.run(run())
+
+
+def test_a_reply_that_fails_on_its_way_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_body: memoryview) -> Iterator[bytes]:
+        yield b"x" * listing.PIECE_BYTES
+        raise BadJson("in the middle")
+
+    monkeypatch.setattr(messages, "_quoted", fails)
+
+    async def run() -> bytes:
+        async with Http() as http:
+            member = ApiMember()
+            await http.serve(member)
+            client = member.client("guest", "/")
+            client.queue("q")
+            client.publish("q", b"text")
+            reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+            body = json.dumps({"count": 1, "ackmode": "ack_requeue_true"}).encode()
+            writer.write(
+                b"POST /api/queues/%%2F/q/get HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                b"Authorization: Basic %b\r\nContent-Length: %d\r\n\r\n%b"
+                % (base64.b64encode(ADMIN.encode()), len(body), body)
+            )
+            got = bytearray()
+            with suppress(ConnectionResetError):
+                while part := await reader.read(1 << 20):
+                    got += part
+            writer.close()
+            return bytes(got)
+
+    got = asyncio.run(run())
+    assert got.count(b"HTTP/1.1") <= 1
+    assert b"in the middle" not in got
+
+
+def test_the_collector_is_off_until_the_last_of_several_is_done() -> None:
+    with slices.no_collection():
+        with slices.no_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
