@@ -170,6 +170,7 @@ async def _parts(
 
 async def export(call: Call) -> StreamResponse:
     """Everything, or the content of one virtual host."""
+    call.vhosts()  # refused before anything is sent
     head: Object = {
         "rabbit_version": API_RELEASE, "rabbitmq_version": API_RELEASE,
         "product_name": "qpid-cluster-py", "product_version": version(),

@@ -192,6 +192,8 @@ def test_all_definitions_are_imported_and_exported(api: Api) -> None:
     assert api.ask("PUT", "vhosts/moved").status == 201
     assert api.ask("POST", "definitions/moved", inside).status == 204
     assert api.row("definitions/moved") == inside
+    for method in ("GET", "POST"):
+        assert api.ask(method, "definitions/nowhere", {}).status == 404
     for path in ("vhosts/moved", "users/carol", "global-parameters/cluster_note"):
         assert api.ask("DELETE", path).status == 204
     again = api.ask("PUT", "vhosts/moved")  # otherwise its text reports the rest of the old one
