@@ -156,3 +156,16 @@ def test_what_waited_on_a_channel_that_the_machine_closes_makes_room() -> None:
     loop.gateway.block("")
     loop.turn()
     assert depth(loop) == 0
+
+
+def test_a_channel_that_waited_in_one_alarm_does_not_wait_in_the_next_unless_it_publishes() -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    loop.gateway.block(ALARM)
+    peer.publish(1, "q", b"x")
+    loop.gateway.block("")
+    loop.turn()
+    loop.gateway.block(ALARM)
+    loop.turn()
+    peer.take()
+    assert peer.call(1, "basic.get", "q", True) == [("basic.get-ok", 1, False, "", "q", 0)]

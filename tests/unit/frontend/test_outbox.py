@@ -332,6 +332,16 @@ def test_messages_for_a_client_that_does_not_read_are_not_copied() -> None:
     assert [one.method for one in peer.take()] == ["basic.deliver"]
 
 
+def test_a_reply_of_our_own_follows_the_return_of_what_was_published_just_before() -> None:
+    """Also if all came at once, and the client had published nothing before."""
+    loop = Loop()
+    peer = loop.connect().open(1)
+    received = peer.send(
+        publish(1, "", "nowhere", mandatory=True) + method(1, "confirm.select", False)
+    )
+    assert [one.method for one in received] == ["basic.return", "confirm.select-ok"]
+
+
 def test_nothing_stays_here_of_a_client_that_was_lost_while_it_did_not_read() -> None:
     loop = Loop()
     peer, other = loop.connect().open(1), loop.connect().open(1)

@@ -459,3 +459,17 @@ def test_keys_of_an_exchange_that_is_not_there_yet_are_looked_at() -> None:
     )
     assert received[-1].args[0] == 403
     assert not loop.machine.vhosts["/"].exchanges["t"].bindings
+
+
+def test_a_user_deleted_while_the_member_is_fenced_is_closed_afterwards() -> None:
+    """What is known there may be old, so nobody is closed for it, and it is looked at again."""
+    loop = member()
+    peer = as_u(loop)
+    loop.outbox.fence()
+    loop.define("user", "", "u", None)
+    loop.turn()
+    assert not peer.client.wants_close
+    peer.take()
+    loop.outbox.unfence()
+    loop.turn()
+    assert peer.take()[-1].args[0] == 320
