@@ -91,6 +91,18 @@ def test_a_transient_message_waits_like_the_others() -> None:
     assert methods_of(peer.take()) == [("basic.ack", 3, True)]
 
 
+def test_a_publish_that_is_settled_early_counts_once() -> None:
+    confirms = Confirms(fresh=[(2, True), (3, False)])
+    assert confirms.take() == [(2, False, True), (3, False, False)]
+    assert confirms.taken == 2
+    confirms.fresh = [(1, True)]
+    assert confirms.take() == [(1, False, True)]
+    assert confirms.taken == 3
+    confirms.fresh = [(4, True), (5, True)]
+    assert confirms.take() == [(5, True, True)]
+    assert confirms.taken == 5
+
+
 def test_a_return_precedes_its_confirm() -> None:
     loop = Loop()
     peer = confirming(loop)
