@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from broker.access.backends import Backends
+from broker.amqp import codec
 from broker.frontend import connections
 from broker.frontend.client import Client
 from broker.frontend.connections import ClientLink, Connections
@@ -115,6 +116,45 @@ def test_an_alarm_begins_and_ends_for_those_who_publish() -> None:
     assert alarm(ALARM, may_reply=True) == ["connection.blocked"]
     assert alarm("", may_reply=False) == []
     assert alarm("", may_reply=True) == ["connection.unblocked"]
+
+
+def test_a_client_that_logs_in_is_answered_whatever_the_member_may_reply() -> None:
+    """Nothing of the machine's is told to it; it is to learn that it should go elsewhere."""
+    member = Linked()
+    member.open()
+    link = member.connections.connect("127.0.0.1:6", member.socket)
+    member.gateway.data_received(link.client, codec.PROTOCOL_HEADER, member.now)
+    member.may_reply = False
+    member.write()
+    sent = b"".join(bytes(call.args[0]) for call in member.socket.write.call_args_list)
+    assert [one.method for one in methods_in(sent)] == ["connection.start"]
+
+
+def test_no_more_is_handed_over_than_the_client_reads() -> None:
+    member = Linked()
+    link = member.open()
+    member.socket.write.side_effect = lambda _: link.pause_writing()
+    link.client.connection.out += codec.HEARTBEAT_FRAME * 400_000  # some three mebibytes
+    sizes = []
+    for _ in range(6):
+        member.gateway.mark_writable(link.client)
+        member.write()
+        sizes.append(sum(len(call.args[0]) for call in member.socket.write.call_args_list))
+        member.socket.write.reset_mock()
+        link.resume_writing()
+    assert sizes == [1 << 20, 1 << 20, 1 << 20, 3_200_000 - (3 << 20), 0, 0]
+
+
+def test_a_client_that_does_not_read_why_it_is_closed_is_cut_off() -> None:
+    member = Linked()
+    link = member.open()
+    link.client.send_away("it is time")
+    member.connections.wake(100.0)  # it has not confirmed it either
+    member.write()
+    later = [call.args for call in member.connections.later.call_args_list]  # type: ignore[attr-defined]
+    assert later == [
+        (connections.LINGER_S, member.socket.close), (connections.DRAIN_S, member.socket.abort),
+    ]  # fmt: skip
 
 
 class Unread:
