@@ -520,6 +520,23 @@ def test_an_operator_is_answered_when_it_is_known_who_that_is(
     run(story)
 
 
+def test_a_management_connection_that_asks_nothing_more_is_closed(
+    run: Callable[[Story], None], files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts among those that have not logged in, and needs no login to begin a line."""
+    monkeypatch.setattr("broker.listener.client_socket.MANAGEMENT_IDLE_S", 0.1)
+
+    async def story() -> None:
+        async with serving(QUICK, files) as here:
+            reader, writer = await asyncio.open_connection(HOST, here.plain)
+            writer.write(PREAMBLE + b'{"op":')
+            assert await gone(reader) == b""
+            writer.close()
+            await until(lambda: here.listener.counters["negotiating"] == 0)
+
+    run(story)
+
+
 def test_management_gets_no_more_answers_than_it_reads(
     run: Callable[[Story], None], files: Files
 ) -> None:
