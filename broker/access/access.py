@@ -215,8 +215,6 @@ class Access:
 
         Without a password the user was identified in another way.
         """
-        if password is None and not self._may_come_from(user, is_local=is_local):
-            return REFUSED
         taken, asks, after = REFUSED, False, REFUSED
         for backend in self._backends.order:
             if backend == HTTP:
