@@ -99,6 +99,17 @@ def test_the_order_decides_who_is_asked() -> None:
         assert peer.client.login.backend == backend
 
 
+@pytest.mark.parametrize("order", [("http", "internal", "file"), ("internal", "http", "file")])
+def test_of_two_that_know_a_user_the_first_gives_the_tags(order: tuple[str, ...]) -> None:
+    """Whatever the server says, and wherever it stands in the order."""
+    wire = AuthWire(15.0)
+    bob = FileUser(hashed("hidden", b"salt"), DEFAULT_ALGORITHM, ("administrator",))
+    backends = Backends(order, {"bob": bob}, None, wire.server)
+    loop = Loop({"bob": "hidden"}, backends=backends)
+    found = loop.gateway.access.login("bob", "hidden", is_local=False)
+    assert (found.otherwise if isinstance(found, ToAsk) else found) == Login("internal")
+
+
 def test_two_that_keep_users_beside_a_server_count_in_their_order() -> None:
     ada = FileUser(hashed("secret", b"salt"), DEFAULT_ALGORITHM, ("monitoring",))
     wire = AuthWire()
