@@ -65,3 +65,25 @@ def test_a_kept_login_is_of_one_user_with_one_password() -> None:
 
     asyncio.run(work())
     assert asked == [("a", "b\0c"), ("a\0b", "c")]
+
+
+def test_a_login_is_kept_for_one_address_and_until_users_change() -> None:
+    """Who may log in from this machine only is not let in from another one for that."""
+    version = 0
+    asked = []
+
+    async def check(_user: str, _password: str, address: str) -> Login:
+        asked.append((version, address))
+        return Login("internal", ("administrator",)) if address == "127.0.0.1:1" else REFUSED
+
+    async def story() -> None:
+        nonlocal version
+        logins = Logins(check, lambda: version)
+        for _ in range(2):
+            assert await logins.login("guest", "guest", "127.0.0.1:1") is not None
+        assert await logins.login("guest", "guest", "10.0.0.1:1") is None
+        version = 1
+        assert await logins.login("guest", "guest", "127.0.0.1:1") is not None
+
+    asyncio.run(story())
+    assert asked == [(0, "127.0.0.1:1"), (0, "10.0.0.1:1"), (1, "127.0.0.1:1")]
