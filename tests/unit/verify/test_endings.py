@@ -1,4 +1,4 @@
-"""qpid-cluster-verify around Spark, without it: what it refuses before, and how it ends."""
+"""qpid-cluster-verify apart from Spark: what it refuses before it starts, and how it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments: object) -> Result:
 
 
 class TestBeforeSpark:
-    """Paths that cannot be used are named at once, not after minutes of checking."""
+    """Unusable paths are named at once, not after minutes of checking."""
 
     @pytest.fixture(autouse=True)
     def _without_spark(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,19 +43,19 @@ class TestBeforeSpark:
 
     @pytest.mark.parametrize("option", ["--html", "--save", "--export"])
     @pytest.mark.parametrize("parent", ["no", "file"])
-    def test_where_nothing_can_be_written(self, logs: Path, option: str, parent: str) -> None:
+    def test_an_unwritable_path_is_refused(self, logs: Path, option: str, parent: str) -> None:
         (logs / "file").write_text("")
         said = run(logs, option, logs / parent / "output")
         assert said.exit_code == 2
         assert f"{option} {logs / parent / 'output'}: {logs / parent} cannot be" in said.output
 
-    def test_a_directory_to_export_to_that_exists(self, logs: Path) -> None:
+    def test_an_existing_export_directory_is_refused(self, logs: Path) -> None:
         said = run(logs, "--export", logs)
         assert said.exit_code == 2
         assert f"{logs} exists already: name a new directory" in said.output
 
     @pytest.mark.parametrize("follow", [[], ["--follow"]])
-    def test_what_is_no_saved_point(self, logs: Path, follow: list[str]) -> None:
+    def test_an_invalid_saved_checkpoint_is_refused(self, logs: Path, follow: list[str]) -> None:
         (logs / "point").write_text("{}")
         said = run(logs, "--since", logs / "point", *follow)
         assert said.exit_code == 2
@@ -86,7 +86,7 @@ class TestEndings:
 
         monkeypatch.setattr(job, "verify", killed)
         monkeypatch.setattr(qpid_cluster_verify, "alert", killed)
-        # A shell has what it starts in the background ignore SIGINT, and so these tests perhaps.
+        # A shell makes background commands ignore SIGINT, and perhaps these tests too.
         before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         inherited = signal.signal(number, before)
         try:
@@ -97,7 +97,7 @@ class TestEndings:
         assert not list(logs.parent.glob("scratch*"))
 
     @pytest.mark.parametrize("why", [OSError(28, "No space left"), ValueError("no such lane")])
-    def test_a_page_that_fails_leaves_the_verdict(
+    def test_a_failure_to_write_the_page_keeps_the_verdict(
         self, logs: Path, monkeypatch: pytest.MonkeyPatch, why: Exception
     ) -> None:
         def fails(*_: object) -> str:
@@ -124,7 +124,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("option", ["--help", "--fast"])
-def test_what_needs_no_extra_runs_without_it(logs: Path, option: str) -> None:
+def test_commands_that_need_no_extra_run_without_it(logs: Path, option: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_THE_EXTRA, option, str(logs)],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3],

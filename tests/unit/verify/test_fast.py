@@ -40,7 +40,7 @@ def batch(first: int, commands: int) -> Batch:
 
 
 class TestTally:
-    def test_marks_are_the_same_however_segments_are_cut(self) -> None:
+    def test_marks_do_not_depend_on_where_segments_are_cut(self) -> None:
         chance = random.Random(5)
         whole, parts, position = SegmentTotals(), [SegmentTotals()], 1
         for _ in range(3000):
@@ -54,7 +54,7 @@ class TestTally:
         assert marks == [mark for part in parts for mark in marks_of(part.end())]
         assert len(marks) == position // STEP
 
-    def test_many_marks_are_thinned_to_a_coarser_grid_of_the_same(self) -> None:
+    def test_many_marks_are_thinned_to_a_coarser_grid(self) -> None:
         tally, every = SegmentTotals(), {}
         for number in range(3 * MARKS_MAX):
             one = batch(1 + number * STEP, STEP)
@@ -76,7 +76,7 @@ class TestTally:
 
 
 class TestEnds:
-    def test_they_equal_those_of_the_whole_segment(self, tmp_path: Path) -> None:
+    def test_ends_equal_those_of_the_whole_segment(self, tmp_path: Path) -> None:
         good_history().write(tmp_path, segment_bytes=1500)
         for path in tmp_path.rglob("*.qml"):
             with path.open("rb") as file:
@@ -131,10 +131,10 @@ class TestCompare:
         with pytest.raises(BadInput, match="more than one cluster"):
             compare_ends([tmp_path])
 
-    def test_it_does_not_find_what_leaves_the_ends_unchanged(self, tmp_path: Path) -> None:
+    def test_a_change_that_keeps_the_ends_is_not_found(self, tmp_path: Path) -> None:
         planted = write_logs(tmp_path, 3000, seed=1, segment_bytes=1 << 16)
         assert planted.position > 0
-        assert compare_ends([tmp_path]).agree  # and that is why it is not called consistent
+        assert compare_ends([tmp_path]).agree  # which is why the result is not called consistent
 
 
 class TestCommand:
@@ -149,7 +149,7 @@ class TestCommand:
             in CliRunner().invoke(main, ["--fast", str(tmp_path)]).output
         )
 
-    def test_nothing_in_common_is_no_verdict(self, tmp_path: Path) -> None:
+    def test_logs_with_nothing_in_common_give_no_verdict(self, tmp_path: Path) -> None:
         maker = LogMaker()
         maker.start(("a", 1))
         maker.write(tmp_path)
@@ -165,7 +165,7 @@ class TestCommand:
         assert "check these in full: qpid-cluster-verify /" in done.output
 
 
-def test_clients_are_no_members(tmp_path: Path) -> None:
+def test_clients_do_not_count_as_members(tmp_path: Path) -> None:
     good_history(3).write(tmp_path)
     history = ClientHistory(tmp_path, "spout-1@host", 1, lambda: 1)
     history.session("q").published(1, b"body")

@@ -1,4 +1,4 @@
-"""Java: which one Spark gets."""
+"""Which Java Spark gets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tools.verify.spark_session import find_java, java_version, why_not
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a JAVA_HOME, and beside it nothing else."""
+    """Return a JAVA_HOME with nothing else beside it."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(spark_session, "find_spec", lambda _: None)
     return tmp_path
 
 
 def says(home: Path, said: str) -> Path:
-    """Make a program that says which Java it is."""
+    """Make a program that prints this Java version."""
     made = home / "bin" / "java"
     made.parent.mkdir(exist_ok=True)
     made.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
@@ -36,7 +36,7 @@ def test_without_java_the_extra_is_named(home: Path, monkeypatch: pytest.MonkeyP
         find_java(home)
 
 
-def test_an_old_java_is_not_taken(home: Path) -> None:
+def test_an_old_java_is_not_used(home: Path) -> None:
     old = says(home, 'openjdk version "11.0.2" 2019-01-15')
     assert java_version(old) == 11
     assert java_version(home / "none") == 0
@@ -63,7 +63,7 @@ NO_URL = """An error occurred while calling None.org.apache.spark.api.java.JavaS
 NO_MEMORY = "Could not allocate compressed class space: 1073741824 bytes"
 
 
-def test_why_spark_did_not_start_is_said_in_a_line() -> None:
+def test_a_failed_start_of_spark_is_explained_in_a_line() -> None:
     said = why_not("spark://10.0.0.9:7077", "An error occurred while calling None.x.", UNRESPONSIVE)
     assert said == "no master of a Spark cluster answers at spark://10.0.0.9:7077"
     said = why_not("local[x]", NO_URL, "")

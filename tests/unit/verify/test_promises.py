@@ -1,4 +1,4 @@
-"""Each rule has a promise that findings can name, and stands in a file that is headed by it."""
+"""Each rule has a promise that findings can name, and is in a file headed by that promise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = [path for room in ROOMS for path in sorted((HERE / room).glob("*.py"))]
 
 
 def promised(tree: ast.Module) -> set[str]:
-    """Return the promises that a file names as broken; a comparison with one names none."""
+    """Return the promises that a file names as broken; a comparison with one does not count."""
     compared = {id(one) for node in ast.walk(tree) if isinstance(node, ast.Compare)
                 for one in ast.walk(node)}  # fmt: skip
     return {
@@ -30,8 +30,8 @@ def promised(tree: ast.Module) -> set[str]:
     }
 
 
-def test_a_finding_of_each_rule_can_be_told() -> None:
-    """One about streams ended the check with an error instead: its promise had no title."""
+def test_a_finding_of_each_rule_can_be_reported() -> None:
+    """A finding about streams ended the check with an error: its promise had no title."""
     for rule in RULES.values():
         assert PROPERTIES[rule.promise] in str(Finding(rule.promise, "", 0, 1, rule.sentence))
 

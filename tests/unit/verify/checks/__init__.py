@@ -1,1 +1,1 @@
-"""Unit tests of what is compared and checked without Spark."""
+"""Unit tests of the comparisons and checks that run without Spark."""

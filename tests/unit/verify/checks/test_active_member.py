@@ -1,4 +1,6 @@
-"""Who is the active member, by the order: nobody takes the role while another one has it (G25)."""
+"""The active member, by the order of commands: nobody takes the role while another holds it
+(G25).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def segment(
     activations: tuple[tuple[int, int], ...] = ((1, 1),),
     runs: tuple[tuple[int, int, int, int], ...] = RUNS,
 ) -> Row:
-    """Of a member's log: who took the role, or gave it up, and where epochs began."""
+    """The row of a segment: who took or gave up the role, and where epochs began."""
     began = [(position, epoch, "", False) for position, epoch in activations]
     ends = {"roles": roles, "activations": began, "runs": runs}
     return Row("", "a", 1, 1, 0, SEGMENT, text=json.dumps(ends))
@@ -39,7 +41,7 @@ def found(row: Row, *primaries: PrimaryView, cutoffs: dict[int, int] | None = No
 FIRST = primary(1, "a/1+", "b/2+", "c/3+")
 
 
-def test_one_after_the_other_is_right() -> None:
+def test_holders_in_succession_are_correct() -> None:
     row = segment((5, 1, True, "a"), (9, 1, False, "a"), (10, 1, True, "b"))
     assert found(row, FIRST) == []
     assert promotions([row, row]) == {5, 10}
@@ -53,7 +55,7 @@ def test_one_after_the_other_is_right() -> None:
         (((5, 1, True, "a"), (6, 1, False, "a"), (9, 1, False, "a")), "a gave up the role, which"),
     ],
 )
-def test_what_the_holder_does_not_allow_is_found(
+def test_a_takeover_from_a_live_holder_is_found(
     roles: tuple[tuple[int, int, bool, str], ...], says: str
 ) -> None:
     (what,) = found(segment(*roles), FIRST)
@@ -63,11 +65,11 @@ def test_what_the_holder_does_not_allow_is_found(
 @pytest.mark.parametrize(
     ("second", "wrong"),
     [
-        (primary(2, "b/2", "c/3"), False),  # it is gone
-        (primary(2, "a/1+", "b/2", "c/3"), False),  # it received its state anew
-        (primary(2, "a/7", "b/2", "c/3"), False),  # it is another one of its name
+        (primary(2, "b/2", "c/3"), False),  # the holder is gone
+        (primary(2, "a/1+", "b/2", "c/3"), False),  # the holder received its state anew
+        (primary(2, "a/7", "b/2", "c/3"), False),  # another incarnation of the same member
         (primary(2, "a/1", "b/2", "c/3", cold=True), False),  # all sessions ended
-        (primary(2, "a/1", "b/2"), True),  # it is still there, and has it
+        (primary(2, "a/1", "b/2"), True),  # the holder is still there
     ],
 )
 def test_the_role_ends_with_the_session(second: PrimaryView, wrong: bool) -> None:
@@ -75,15 +77,17 @@ def test_the_role_ends_with_the_session(second: PrimaryView, wrong: bool) -> Non
     assert bool(found(row, FIRST, second)) is wrong
 
 
-def test_what_is_in_no_log_is_not_known() -> None:
+def test_nothing_is_found_where_positions_are_in_no_log() -> None:
     two = (5, 1, True, "a"), (30, 1, True, "b")
     assert found(segment(*two), FIRST)
     assert found(segment(*two, runs=((1, 10, 1, 1), (20, 100, 1, 1))), FIRST) == []
-    assert found(segment(*two, activations=((1, 1), (8, 2))), FIRST) == [], "whose epoch 2 is"
+    assert found(segment(*two, activations=((1, 1), (8, 2))), FIRST) == [], (
+        "nothing tells whose epoch 2 is"
+    )
 
 
-def test_what_a_later_primary_superseded_is_not_of_the_history() -> None:
-    """A pair of which both went on alone, or an end that was lost: G7 tells of that."""
+def test_superseded_positions_do_not_count() -> None:
+    """A pair of which both went on alone, or a lost end: G7 reports that."""
     row = segment((5, 1, True, "a"), (30, 2, True, "b"), activations=((1, 1), (20, 2)))
     second = primary(2, "b/2", "c/3", "a/1")
     assert found(row, FIRST, second)

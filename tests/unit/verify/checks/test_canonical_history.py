@@ -50,9 +50,8 @@ LONG, SHORT = b"l" * 16, b"s" * 16
 def segment(
     member: str, *runs: tuple[int, ...], ordered: dict[int, int] | None = None, incarnation: int = 1
 ) -> Row:
-    """Return the row of a segment with these runs, and by epoch the first position that was ordered
-    in it where another epoch decided that.
-    """
+    """Return the row of a segment with these runs. `decided` gives by epoch the first position that
+    was ordered in it after another epoch had decided that position."""
     ends = SegmentEnds()
     ends.runs = [Run(first, last, decided, ANY) for first, last, decided in runs]
     for epoch, first in (ordered or {one[2]: one[0] for one in runs}).items():
@@ -62,20 +61,19 @@ def segment(
 
 
 def start(member: str, position: int, chain: bytes, epoch: int) -> Row:
-    """Return the row of an incarnation that began with this state."""
+    """Return the row of an incarnation that started with this state."""
     row = Row(f"{member}.2.qml", member, 2, 0, 1, RecordKind.START, epoch=epoch, position=position)
     return row._replace(chain=chain)
 
 
 def primary(epoch: int, base: int, chain: bytes) -> PrimaryView:
-    """Return a primary that began from this state."""
+    """Return a primary that started from this state."""
     return PrimaryView(epoch, epoch, "a", base, chain, ("a/2",), ("a", "b", "c"), False)
 
 
 def test_a_bypassed_epoch_is_no_source() -> None:
-    """Oracle seed 267: a went on to 74 alone, b and c began again from 48, then a's history
-    survived.
-    """
+    """Oracle seed 267: a went on to 74 alone, b and c started again from 48, then a's history
+    survived."""
     primaries = {8: primary(8, 46, b""), 10: primary(10, 48, SHORT), 11: primary(11, 74, LONG)}
     rows = [segment("a", (1, 48, 8), (75, 80, 11)), segment("b", (1, 48, 8), (49, 49, 10))]
     unknown = plan(rows, primaries)
@@ -84,14 +82,13 @@ def test_a_bypassed_epoch_is_no_source() -> None:
     planned = plan(rows, primaries)
     assert planned == [Stretch("a.1.qml", 1, 48), Stretch("a.1.qml", 75, 80)]
     assert gaps(planned) == [Gap(49, 74)]
-    rows[-1] = start("a", 74, LONG, 10)  # a state of epoch 10 holds what that ordered
+    rows[-1] = start("a", 74, LONG, 10)  # a state of epoch 10 includes what epoch 9 ordered
     assert plan(rows, primaries) == unknown
 
 
-def test_a_first_epoch_of_which_nothing_was_kept_is_superseded() -> None:
-    """Broker seed 630007: a began a cluster alone in epoch 3 and lost all of it before it was on
-    disk; it began once more in epoch 4.  Both begin at 1, and were compared with each other.
-    """
+def test_a_first_epoch_of_which_nothing_is_left_is_superseded() -> None:
+    """Broker seed 630007: a started a cluster alone in epoch 3, lost all of it before it was on
+    disk, and started again in epoch 4. Both epochs begin at 1 and were compared with each other."""
     rows = [segment("a", (1, 14, 3), incarnation=4), segment("a", (1, 11, 4), incarnation=9)]
     bounds = epoch_bounds(rows, {})
     assert bounds.bases == {3: 0, 4: 0}
@@ -100,9 +97,8 @@ def test_a_first_epoch_of_which_nothing_was_kept_is_superseded() -> None:
 
 
 def test_an_epoch_without_active_records_began_before_its_activation() -> None:
-    """Oracle seed 1228: b went on alone to 564 in epoch 9.  a and c, which had 556, ordered the
-    activation of epoch 11 at 557 and lost their view; the primary of epoch 18 decided it.
-    """
+    """Oracle seed 1228: b went on alone to 564 in epoch 9. a and c, at 556, ordered the activation
+    of epoch 11 at 557 and lost their view; the primary of epoch 18 decided it."""
     primaries = {9: primary(9, 474, SHORT), 18: primary(18, 557, LONG)}
     rows = [
         segment("a", (475, 556, 9)),
@@ -115,15 +111,14 @@ def test_an_epoch_without_active_records_began_before_its_activation() -> None:
     a, b, c = (row.file for row in rows)
     planned = plan(rows, primaries)
     assert planned in ([Stretch(one, 475, 556), Stretch(c, 557, 635)] for one in (a, b))
-    # What the base of epoch 18 alone says: 557 is of epoch 9, and b's batch from there on is cut.
+    # From the base of epoch 18 alone, 557 belongs to epoch 9, and b's batch is cut there.
     rows[-1] = segment("a", (557, 635, 18), incarnation=2)
     assert epoch_bounds(rows, primaries).cutoffs == {9: 557}
 
 
 def test_a_last_batch_that_was_not_on_disk_is_no_source() -> None:
     """Oracle seed 324: incarnation 3 applied 43 in epoch 8 and lost it; incarnation 5 ordered the
-    activation of epoch 11 there, and epoch 12 decided that.
-    """
+    activation of epoch 11 at 43, and epoch 12 decided that."""
     primaries = {8: primary(8, 41, SHORT), 12: primary(12, 43, LONG)}
     rows = [
         segment("a", (1, 40, 7), (41, 43, 8), incarnation=3),
@@ -134,10 +129,9 @@ def test_a_last_batch_that_was_not_on_disk_is_no_source() -> None:
     assert gaps(planned) == []
 
 
-def test_what_an_epoch_without_other_records_decided_is_superseded_too() -> None:
-    """Oracle seed 2443: c applied 221 to 223, as epoch 41 had decided, and crashed before its
-    activation; a and b had 179 on their disks.
-    """
+def test_decisions_of_an_epoch_without_other_records_are_superseded_too() -> None:
+    """Oracle seed 2443: c applied 221 to 223, which epoch 41 had decided, and crashed before its
+    activation; a and b had 179 on their disks."""
     primaries = {40: primary(40, 86, SHORT), 46: primary(46, 179, LONG)}
     rows = [
         segment("a", (87, 223, 40)),
@@ -150,10 +144,9 @@ def test_what_an_epoch_without_other_records_decided_is_superseded_too() -> None
     assert gaps(planned) == [Gap(1, 86)]
 
 
-def test_what_a_bypassed_epoch_decided_and_never_ordered_is_superseded() -> None:
-    """Broker seed 8760002: epoch 25 began at 263 and got to 337 at b alone.  c and a decided in
-    epoch 27 what a had of epoch 23 beyond that, crashed, and all went on from b's state.
-    """
+def test_positions_a_bypassed_epoch_decided_and_never_ordered_are_superseded() -> None:
+    """Broker seed 8760002: epoch 25 began at 263 and reached 337 on b alone. In epoch 27, c and a
+    decided the rest of a's epoch 23 and crashed; then all continued from b's state."""
     primaries = {23: primary(23, 262, SHORT), 25: primary(25, 263, SHORT)}
     primaries[34] = primary(34, 337, LONG)
     rows = [
@@ -167,10 +160,9 @@ def test_what_a_bypassed_epoch_decided_and_never_ordered_is_superseded() -> None
     assert epoch_bounds(rows, primaries).cutoffs == {23: 263, 25: 337, 27: 263}
 
 
-def test_an_epoch_that_is_known_by_its_state_alone_supersedes_what_was_there() -> None:
-    """Broker seed 8900053: a went on to 2630 in epoch 22, and had 2592 on its disk.  Of epoch 23 it
-    had the activation there, and not in its log, as it crashed again.
-    """
+def test_an_epoch_known_only_by_its_state_supersedes_earlier_positions() -> None:
+    """Broker seed 8900053: a went on to 2630 in epoch 22, with 2592 on its disk. At 2593 it had the
+    activation of epoch 23 on disk but not in its log, as it crashed again."""
     primaries = {22: primary(22, 2451, SHORT), 24: primary(24, 2593, LONG)}
     rows = [
         segment("a", (2452, 2630, 22)),
@@ -183,19 +175,17 @@ def test_an_epoch_that_is_known_by_its_state_alone_supersedes_what_was_there() -
     assert epoch_bounds(rows, primaries).cutoffs == {22: 2593}
 
 
-def test_a_state_of_an_epoch_that_no_log_knows_is_superseded_like_any_other() -> None:
-    """Broker seed 8900809: c had the activation of epoch 4 on its disk and in no log, and began
-    with it until it met epoch 6, which a and b had begun from before that.
-    """
+def test_a_state_of_an_epoch_in_no_log_is_superseded_like_any_other() -> None:
+    """Broker seed 8900809: c had the activation of epoch 4 on its disk and in no log, and started
+    with it until it met epoch 6, which a and b had started from an earlier state."""
     primaries = {3: primary(3, 600, LONG), 6: primary(6, 687, SHORT)}
     rows = [segment("a", (601, 687, 3), (688, 900, 6)), start("c", 688, LONG, 4)]
     assert epoch_bounds(rows, primaries).cutoffs[4] == 687
 
 
-def test_what_a_lone_member_applied_in_an_epoch_of_which_no_log_tells_is_a_gap() -> None:
+def test_positions_of_a_lone_member_in_an_unlogged_epoch_are_a_gap() -> None:
     """Broker seed 8900528: a went on to 2049 in epoch 6, had 1977 on its disk, and applied more in
-    epoch 7, of which there is the state alone that the next one began with.
-    """
+    epoch 7. Epoch 7 is known only by the state with which the next epoch began."""
     primaries = {6: primary(6, 1566, SHORT), 8: primary(8, 1985, LONG)}
     began = start("a", 1977, SHORT, 6)
     again = start("a", 1985, LONG, 7)._replace(file="a.3.qml", incarnation=3)
@@ -204,11 +194,12 @@ def test_what_a_lone_member_applied_in_an_epoch_of_which_no_log_tells_is_a_gap()
     ]  # fmt: skip
     assert gaps(plan(rows, primaries))[1:] == [Gap(1978, 1985)]
     rows[2] = began._replace(position=1566)
-    assert gaps(plan(rows, primaries)) == [Gap(1, 1985)], "nothing of epoch 6 is known to be left"
+    assert gaps(plan(rows, primaries)) == [Gap(1, 1985)], "nothing of epoch 6 is known to remain"
 
 
 def test_the_first_batch_after_a_transfer_bounds_the_base_of_an_epoch() -> None:
-    """Only members that had the state before record the base; of others the first batch is used."""
+    """Only members that had the state before record the base; for others the first batch is
+    used."""
     late = primary(9, 0, b"")
     rows = [segment("a", (30, 40, 9)), segment("b", (20, 40, 9))]
     assert epoch_bounds(rows, {9: late}).bases == {9: 19}
@@ -216,9 +207,9 @@ def test_the_first_batch_after_a_transfer_bounds_the_base_of_an_epoch() -> None:
 
 
 def bypassed_epoch(first: int) -> LogMaker:
-    """Epoch 1 confirmed some; then a's second incarnation and c ordered from the `first` state on
-    what is of epoch 2 and was decided in epoch 3, of which alone there is an ACTIVE.
-    """
+    """Epoch 1 confirms some commands. Then a's second incarnation and c order from the state
+    `first` on. Those commands belong to epoch 2 and are decided in epoch 3, which alone has an
+    ACTIVE."""
     a, b, c1, a2 = ("a", 1), ("b", 1), ("c", 1), ("a", 2)
     maker = LogMaker()
     for incarnation in (a, b, c1):
@@ -254,29 +245,27 @@ def bypassed_epoch(first: int) -> LogMaker:
 
 
 def findings_of(maker: LogMaker, directory: Path) -> list[Finding]:
-    """Return all that is found without Spark."""
+    """Return the findings of the checks that need no Spark."""
     maker.write(directory, 1 << 30)
     rows = rows_in(sorted(directory.rglob("*.qml")))
     return findings_without_spark(rows) + contract_findings(rows, check_control_rows(rows).epochs)
 
 
-def test_what_one_member_alone_had_applied_is_not_lost(tmp_path: Path) -> None:
+def test_a_command_applied_by_one_member_alone_is_not_lost(tmp_path: Path) -> None:
     assert findings_of(bypassed_epoch(2), tmp_path) == []
 
 
 def test_a_loss_in_an_epoch_without_active_records_is_found(tmp_path: Path) -> None:
-    """G8: the base of epoch 3 is beyond what epoch 1 confirmed; that of epoch 2, which it decided,
-    is before it.
-    """
+    """G8: the base of epoch 3 is beyond what epoch 1 confirmed; the base of epoch 2, whose commands
+    it decided, is before it."""
     (found,) = [f for f in findings_of(bypassed_epoch(1), tmp_path) if f.property == "G8"]
     assert "confirmed in epoch 1, but the primary of epoch 2 starts before it" in found.what
 
 
 def crashed_again_and_again() -> tuple[LogMaker, History]:
-    """Epoch 1 went on to a position that a did not have on disk; what it has there is the
-    activation of epoch 2, and then of 3, each of which was on its disk alone when it crashed again.
-    Return the logs, and the state with the first of these.
-    """
+    """Epoch 1 reaches a position that a does not have on disk. a has there the activation of epoch
+    2, then that of epoch 3, each on its disk alone when it crashed again. Return the logs, and the
+    state with the first of these activations."""
     maker = LogMaker(("a",))
     maker.start(("a", 1))
     maker.view(1, ("a", 1))
@@ -298,24 +287,22 @@ def crashed_again_and_again() -> tuple[LogMaker, History]:
 
 
 def found_in(maker: LogMaker, directory: Path) -> list[tuple[str, str, int]]:
-    """Return promise, member and position of what the whole check finds."""
+    """Return promise, member and position of each finding of the whole check."""
     maker.write(directory)
     return [(one.property, one.member, one.position) for one in verify(None, [directory]).findings]
 
 
-def test_each_state_that_a_lone_member_went_on_from_supersedes_what_was_there(
+def test_each_state_of_a_lone_member_supersedes_earlier_positions(
     tmp_path: Path,
 ) -> None:
-    """Broker seed 204074400012: of epochs 16 and 17 a had the activations on its disk, 943 and 944,
-    one after the other, and in no log; it had logged another 943 in epoch 13.
-    """
+    """Broker seed 204074400012: a had the activations of epochs 16 and 17 on its disk, at 943 and
+    944, and in no log; its log held another 943, of epoch 13."""
     assert found_in(crashed_again_and_again()[0], tmp_path) == []
 
 
-def test_a_state_that_contradicts_what_was_logged_is_found(tmp_path: Path) -> None:
-    """Of the same logs: a state that is no part of the history that went on; one that is said to be
-    of the epoch whose log has something else; and one that a confirmed command was lost before.
-    """
+def test_a_state_that_contradicts_the_log_is_found(tmp_path: Path) -> None:
+    """In the same logs: a state that is not part of the surviving history; a state of an epoch
+    whose log has something else; and a state before which a confirmed command was lost."""
     maker, state = crashed_again_and_again()
     apart = maker.copy()
     for incarnation in (3, 4):
@@ -357,10 +344,10 @@ def state_before_the_last_ack() -> MoveMaker:
     return maker
 
 
-def test_what_is_applied_again_after_a_transferred_state_counts_once(
+def test_a_command_applied_again_after_a_transferred_state_counts_once(
     tmp_path: Path,
 ) -> None:
-    """Oracle seed 1484: a had applied 269, c's view ended before; c was the donor with 268."""
+    """Oracle seed 1484: a had applied 269, but c's view ended earlier; c was the donor with 268."""
     maker = state_before_the_last_ack()
     assert findings_of(maker, tmp_path) == []
     rows = rows_in(sorted(tmp_path.rglob("*.qml")))

@@ -24,7 +24,7 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """Good logs, in a few segments each."""
+    """Correct logs, each in a few segments."""
     good_history().write(tmp_path, 1800)
     return tmp_path
 
@@ -34,7 +34,7 @@ def findings_of(logs: Path) -> list[Finding]:
 
 
 def rewrite(paths: list[Path], number: int, *more: Record) -> Path:
-    """Write a log anew, without the END of one segment, or with more records after it."""
+    """Rewrite a log without the END of one segment, or with more records after it."""
     link, lsn = NO_LINK, 0
     for at, path in enumerate(paths):
         records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
@@ -52,7 +52,7 @@ def rewrite(paths: list[Path], number: int, *more: Record) -> Path:
     return paths[number]
 
 
-def test_a_segment_that_another_follows_was_closed(logs: Path) -> None:
+def test_a_segment_followed_by_another_was_closed(logs: Path) -> None:
     paths = sorted((logs / "b").iterdir())
     path = rewrite(paths, 0)
     found = findings_of(logs)

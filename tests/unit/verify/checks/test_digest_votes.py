@@ -50,7 +50,7 @@ def test_one_member_records_another_verdict(tmp_path: Path, word: str, segment_b
 
 
 @pytest.mark.parametrize("word", ["divergent", "undecided"])
-def test_all_record_a_difference_where_there_was_none(tmp_path: Path, word: str) -> None:
+def test_all_record_a_difference_that_did_not_exist(tmp_path: Path, word: str) -> None:
     maker = good_history()
     position = set_verdict(maker, word, A, B, C)
     found = findings_of(maker, tmp_path)
@@ -58,8 +58,8 @@ def test_all_record_a_difference_where_there_was_none(tmp_path: Path, word: str)
     assert all("held the same state" in f.what for f in found)
 
 
-def test_a_member_with_a_transferred_state_is_compared_with_the_states(tmp_path: Path) -> None:
-    """It did not count all votes, but what all of them held is known."""
+def test_a_member_with_a_transferred_state_is_judged_by_the_states(tmp_path: Path) -> None:
+    """It did not count all votes, but the states of all voters are known."""
     maker = good_history()
     position = set_verdict(maker, "divergent", C2, number=0)
     assert [f[:4] for f in findings_of(maker, tmp_path)] == [("G10", "c", 2, position)]
@@ -73,7 +73,8 @@ def test_an_unknown_verdict(tmp_path: Path) -> None:
 
 
 def test_a_real_difference_is_no_finding_about_votes(tmp_path: Path) -> None:
-    """c had another state, and all record it: the fault is c's state, which Spark compares."""
+    """c had another state, and all members record it: the fault is in c's state, which Spark
+    compares."""
     maker = good_history()
     set_verdict(maker, "divergent", A, B, C)
     for i, record in enumerate(maker.logs[C]):
@@ -82,7 +83,7 @@ def test_a_real_difference_is_no_finding_about_votes(tmp_path: Path) -> None:
     assert findings_of(maker, tmp_path) == []
 
 
-def test_a_crash_may_cut_verdicts_off(tmp_path: Path) -> None:
+def test_a_crash_may_cut_off_verdicts(tmp_path: Path) -> None:
     """a and b record an agreement, then a late voter with another value; c crashed in between."""
     maker = good_history()
     for incarnation in (A, B):
@@ -94,7 +95,7 @@ def test_a_crash_may_cut_verdicts_off(tmp_path: Path) -> None:
     assert findings_of(maker, tmp_path) == []
 
 
-def test_what_was_decided_between_two_primaries_is_left_out(tmp_path: Path) -> None:
+def test_votes_decided_between_two_primaries_are_left_out(tmp_path: Path) -> None:
     maker = good_history()
     i = at(maker, B, Inactive) + 1
     vote = maker.logs[B][at(maker, B, Vote)]

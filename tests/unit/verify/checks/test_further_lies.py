@@ -1,4 +1,4 @@
-"""Lies of kinds that change no single field: each is found, and the right promise named."""
+"""Lies that change more than a single field: each is found, and the right promise is named."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def test_a_lie_about_queues_is_found(lie: QueueLie, tmp_path: Path) -> None:
     assert expected in audit(maker, tmp_path)
 
 
-def test_there_are_as_many_as_were_asked_for() -> None:
+def test_there_are_as_many_lies_as_requested() -> None:
     names = [lie.__name__ for lie in (*IN_VIEWS, *IN_QUEUES)]
     assert len(set(names)) == len(names) >= 45

@@ -1,4 +1,6 @@
-"""Who led a shared store, by its logs (G38): the truth is consistent, and each lie is named."""
+"""Leaders of a shared store, by their logs (G38): a true history is consistent, each lie is
+named.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ LEASE_US = 800
 
 
 class StoreMaker(LogMaker):
-    """The logs of a store that brokers led one after another; all lie in one directory."""
+    """Writes the logs of a store that brokers led one after another; all logs are in one
+    directory."""
 
     def __init__(self) -> None:
         super().__init__(("a",))
@@ -32,7 +35,7 @@ class StoreMaker(LogMaker):
         self.begins: dict[IncarnationId, int] = {}
 
     def lead(self, who: IncarnationId, token: int, source: int, *, says: bool = True) -> None:
-        """Begin with what the history is now, under this token."""
+        """Start with the present history, under this token."""
         self.begins[who] = self.history.position
         self.start(who, self.history)
         self.now_us += 1_000
@@ -42,25 +45,25 @@ class StoreMaker(LogMaker):
         self.activate(who)
 
     def lease(self, what: str, who: IncarnationId, token: int, source: int, for_us: int) -> Lease:
-        """What a leader records of its lease now."""
+        """The lease record that a leader writes now."""
         owner = f"owner-{who[1]}"
         return Lease(what, token, owner, source, "boot/1", self.now_us, self.now_us + for_us)
 
     def replace(self, who: IncarnationId, of: type[Record], to: Callable[[Record], Record]) -> None:
-        """Change the records of a kind."""
+        """Change the records of one kind."""
         self.logs[who] = [to(one) if isinstance(one, of) else one for one in self.logs[who]]
 
     def change(self, who: IncarnationId, **fields: object) -> None:
-        """Change what it says when it took its token."""
+        """Change the record of the leader's takeover."""
         self.replace(who, Lease, lambda one: one._replace(**fields))  # type: ignore[arg-type]
 
 
 def orderly() -> StoreMaker:
-    """One is killed, one stopped as it works and finds itself overtaken, and one ends in order.
+    """One leader is killed, one is stopped while it works and finds itself overtaken, and one ends
+    in order.
 
-    The second one goes on for a moment: what it applies there, and has on its own disk, it tells
-    nobody, and the third one gives these positions to others.
-    """
+    The second one continues for a moment: it applies positions there, and stores them on its own
+    disk, but tells nobody; the third one gives these positions to other commands."""
     maker = StoreMaker()
     maker.lead(FIRST, 1, 0)
     maker.traffic(3, FIRST)
@@ -83,7 +86,7 @@ def orderly() -> StoreMaker:
 
 
 def found(maker: LogMaker, directory: Path, segment_bytes: int = 1 << 30) -> list[Finding]:
-    """Return what the check of control records finds of G38."""
+    """Return the findings about G38 of the check of control records."""
     maker.write(directory, segment_bytes)
     findings = check_control_rows(rows_in(sorted(directory.rglob("*.qml")))).findings
     assert [one for one in findings if one.property == "LOG"] == []
@@ -96,8 +99,8 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_truth_is_consistent_by_the_whole_check(tmp_path: Path) -> None:
-    """It says of how many leaders; of logs without any, that there is nothing to see."""
+def test_the_whole_check_finds_a_true_history_consistent(tmp_path: Path) -> None:
+    """It reports the number of leaders; for logs without any, that there is nothing to check."""
     maker = orderly()
     maker.write(tmp_path / "leaders")
     report = verify(None, [tmp_path / "leaders"])
@@ -111,12 +114,12 @@ def test_the_truth_is_consistent_by_the_whole_check(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_was_stopped_at_its_beginning_made_an_epoch_that_is_another_ones(
+def test_a_leader_paused_at_its_start_shares_an_epoch_with_its_successor(
     tmp_path: Path,
 ) -> None:
-    """It held its token, and stood still before anything of it was on the disk that was copied: it
-    activated the epoch that its successor did. That was a second primary, and three findings more.
-    """
+    """It held its token and paused before its first command was on the disk that was copied: it
+    activated the epoch that its successor activated too. The check called that a second primary,
+    with three more findings."""
     maker = StoreMaker()
     maker.lead(FIRST, 1, 0)
     maker.traffic(3, FIRST)
@@ -135,23 +138,23 @@ def test_who_was_stopped_at_its_beginning_made_an_epoch_that_is_another_ones(
     maker.logs[SECOND].insert(-1, ConfirmRecord(2, copied.position + 2, (copied.position + 2,)))
     maker.write(tmp_path / "ill")
     promises = {one.property for one in verify(None, [tmp_path / "ill"]).findings}
-    assert {"G7", "G38"} <= promises, "what it confirmed is its successor's matter"
+    assert {"G7", "G38"} <= promises, "its successor must account for what it confirmed"
 
 
 def silent(maker: StoreMaker) -> StoreMaker:
-    """As an older release, or a broker that has its store alone, would have written."""
+    """Logs as an older release, or a broker with a store of its own, would write them."""
     for who, records in maker.logs.items():
         maker.logs[who] = [one for one in records if not isinstance(one, Lease)]
     return maker
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 700])
-def test_the_truth_is_consistent(tmp_path: Path, segment_bytes: int) -> None:
+def test_a_true_history_has_no_findings(tmp_path: Path, segment_bytes: int) -> None:
     assert found(orderly(), tmp_path / "leaders", segment_bytes) == []
     assert found(silent(orderly()), tmp_path / "silent", segment_bytes) == []
 
 
-def test_who_ends_in_order_lets_the_next_begin_before_the_lease_it_took_is_over(
+def test_an_orderly_end_lets_the_next_leader_begin_before_the_lease_expires(
     tmp_path: Path,
 ) -> None:
     maker = orderly()
@@ -166,7 +169,7 @@ def test_who_ends_in_order_lets_the_next_begin_before_the_lease_it_took_is_over(
     assert "took token 5 7 us before the lease of token 4" in overlap.what
 
 
-def test_what_led_before_the_release_that_records_it_is_not_accused(tmp_path: Path) -> None:
+def test_leaders_of_a_release_without_lease_records_are_not_accused(tmp_path: Path) -> None:
     maker = orderly()
     maker.logs[FIRST] = [one for one in maker.logs[FIRST] if not isinstance(one, Lease)]
     assert found(maker, tmp_path) == []
@@ -181,7 +184,7 @@ def goes_on_in_its_log(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
 
 
 def applies_in_its_log(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
-    """It knows that its token was taken, and applies what is ordered all the same."""
+    """It knows that its token was taken, and still applies what is ordered."""
     records = maker.logs[SECOND]
     last = max(i for i, one in enumerate(records) if isinstance(one, Batch))
     records.insert(last, records.pop(-2))
@@ -189,7 +192,8 @@ def applies_in_its_log(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
 
 
 def goes_on_unknowing(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
-    """It confirms what it applied after the next one had begun, and never learned of that one."""
+    """It confirms what it applied after the next leader had begun, and never learned of that
+    leader."""
     last = maker.begins[THIRD] + 2
     maker.logs[SECOND] = maker.logs[SECOND][:-2]
     maker.logs[SECOND].append(ConfirmRecord(2, last, (last - 1, last)))
@@ -202,7 +206,7 @@ def one_token_twice(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
 
 
 def a_token_falls_back(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
-    """The third one has what the second one did, and says that it was before it."""
+    """The third leader has the commands of the second, and claims to have been before it."""
     maker.change(SECOND, token=3)
     maker.change(THIRD, token=2, source=1)
     return THIRD, maker.begins[THIRD], "took token 2 with this state, and token 3 was taken at"
@@ -214,7 +218,8 @@ def a_store_of_a_later_token(maker: StoreMaker) -> tuple[IncarnationId, int, str
 
 
 def lost_at_the_takeover(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
-    """The last one began with what the second one had found, without what that one confirmed."""
+    """The last leader began with the state that the second had found, without what the second
+    confirmed."""
     rewound = StoreMaker()
     rewound.lead(FIRST, 1, 0)
     rewound.traffic(3, FIRST)
@@ -234,7 +239,7 @@ def no_token(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
 
 
 def a_token_too_late(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
-    """It is in a view before it says by which token."""
+    """It is in a view before it records its token."""
     records = maker.logs[SECOND]
     records.insert(4, records.pop(1))
     return SECOND, maker.begins[SECOND], "its log does not say first by which token"
@@ -256,7 +261,7 @@ def the_end_of_another_token(maker: StoreMaker) -> tuple[IncarnationId, int, str
 
 
 def two_at_one_time(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
-    """By one clock the lease of the second one was not over when the third one began."""
+    """By one clock, the lease of the second leader had not expired when the third began."""
     maker.replace(SECOND, Lease, lambda one: one._replace(until_us=maker.now_us + 7))  # type: ignore[call-arg]
     return THIRD, maker.begins[THIRD], "took token 4 7 us before the lease of token 2"
 
@@ -269,7 +274,7 @@ LIES: Sequence[Callable[[StoreMaker], tuple[IncarnationId, int, str]]] = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_a_lie_is_found_where_it_is(
+def test_each_lie_is_found_at_its_place(
     lie: Callable[[StoreMaker], tuple[IncarnationId, int, str]], tmp_path: Path
 ) -> None:
     maker = orderly()
@@ -282,7 +287,7 @@ def test_a_lie_is_found_where_it_is(
     assert {one.member for one in findings} == {"a"}
 
 
-def test_who_goes_on_in_a_later_segment_is_found(tmp_path: Path) -> None:
+def test_a_leader_that_goes_on_in_a_later_segment_is_found(tmp_path: Path) -> None:
     maker = orderly()
     lost = maker.logs[SECOND].pop(-2)
     at = next(i for i, one in enumerate(maker.logs[SECOND]) if isinstance(one, ConfirmRecord))
@@ -300,5 +305,5 @@ def test_clocks_of_two_machines_are_not_compared(tmp_path: Path) -> None:
     assert found(maker, tmp_path / "unknown") == []
 
 
-def test_an_empty_history_is_the_first_ones() -> None:
+def test_the_first_leader_begins_with_an_empty_history() -> None:
     assert orderly().begins[FIRST] == History().position == 0

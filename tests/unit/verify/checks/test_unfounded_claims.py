@@ -65,17 +65,14 @@ def with_voters(maker: LogMaker, epoch: int, *voters: str) -> LogMaker:
 
 
 class TestVoters:
-    def test_a_primary_that_makes_itself_voters_is_named_where_it_begins(
-        self, tmp_path: Path
-    ) -> None:
-        """G7 and not only what follows in its later life: a and b go on as voters of their own."""
+    def test_a_primary_that_invents_voters_is_named_where_it_begins(self, tmp_path: Path) -> None:
+        """G7, and not only the consequences in its later life: a and b go on with voters of their
+        own."""
         maker = with_voters(good_history(3), 2, "a", "b")
         assert named(rows_of(maker, tmp_path)) == [("G7", "a", at_end_of(maker, 2))]
 
     @pytest.mark.parametrize("refuse", [0, 1])
-    def test_a_command_that_was_carried_out_explains_other_voters(
-        self, tmp_path: Path, refuse: int
-    ) -> None:
+    def test_an_executed_command_explains_other_voters(self, tmp_path: Path, refuse: int) -> None:
         maker = LogMaker()
         for incarnation in (A, B, C):
             maker.start(incarnation)
@@ -89,11 +86,12 @@ class TestVoters:
         assert found == [("G7", "a", 3)] * refuse
 
     @pytest.mark.parametrize("applied_by_a", [False, True])
-    def test_a_primary_is_counted_before_it_decides_what_was_undecided(
+    def test_a_primary_is_counted_before_it_decides_the_undecided(
         self, tmp_path: Path, applied_by_a: bool
     ) -> None:
-        """Its voters are the old ones, though the command is not behind its base (seed 660395); of
-        one that a member of it had applied already it should have had the new ones."""
+        """It counts by the old voters, although the command is not behind its base (seed 660395).
+        If one of its members had applied the command before, it should have counted by the new
+        ones."""
         maker = LogMaker()
         for incarnation in (A, B, C):
             maker.start(incarnation)
@@ -117,7 +115,7 @@ class TestVoters:
         found = named(rows_of(with_voters(maker, 3, "a", "b"), tmp_path))
         assert found == [("G7", "a", at_end_of(maker, 3))] * applied_by_a
 
-    def test_where_positions_are_missing_it_is_not_known(self, tmp_path: Path) -> None:
+    def test_missing_positions_give_no_verdict(self, tmp_path: Path) -> None:
         maker = with_voters(good_history(3), 2, "a", "b")
         rows = rows_of(maker, tmp_path, 700)
         later = [row for row in rows if row.segment >= 2]
@@ -125,7 +123,7 @@ class TestVoters:
 
 
 def test_a_queue_has_one_name_in_all_logs(tmp_path: Path) -> None:
-    """G14: nothing but QUEUES has it, and findings and clients' histories go by it."""
+    """G14: only QUEUES records it, and findings and clients' histories rely on it."""
     maker = plain_history()
     records = maker.logs[B]
     for at, record in enumerate(records):
@@ -140,7 +138,7 @@ def test_a_queue_has_one_name_in_all_logs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [c.PERSISTENT, 0])
 def test_nothing_is_confirmed_above_the_durable_mark(tmp_path: Path, flags: int) -> None:
-    """G9: also no message that no disk keeps."""
+    """G9: not even a message that no disk keeps."""
     maker = MoveMaker()
     client = maker.rig.client("b")
     client.queue("q")
@@ -155,7 +153,7 @@ def test_nothing_is_confirmed_above_the_durable_mark(tmp_path: Path, flags: int)
 
 
 def test_a_state_after_an_orderly_stop_is_that_of_the_stop(tmp_path: Path) -> None:
-    """G14: what is above it came from nowhere."""
+    """G14: positions above it came from nowhere."""
     maker = good_history(3)
     stop = maker.logs[C2][-1]
     assert isinstance(stop, Stop)
@@ -168,8 +166,8 @@ def test_a_state_after_an_orderly_stop_is_that_of_the_stop(tmp_path: Path) -> No
     assert named(rows_of(maker, tmp_path / "beyond")) == [("G14", "c", stop.position + 4)]
 
 
-def test_a_state_may_be_from_an_incarnation_whose_log_is_not_here(tmp_path: Path) -> None:
-    """A member log on a disk of its own that is lost: views of others name who wrote it."""
+def test_a_state_may_be_from_an_incarnation_whose_log_is_missing(tmp_path: Path) -> None:
+    """A member log on a separate disk that was lost: the views of others name the incarnation."""
     maker = good_history(3)
     stop = maker.logs[C2][-1]
     assert isinstance(stop, Stop)
@@ -192,7 +190,7 @@ def test_after_a_crash_the_log_may_be_behind_the_store(tmp_path: Path) -> None:
 
 
 def all_three() -> LogMaker:
-    """A primary of all members, which applied something."""
+    """A primary of all members that applied something."""
     maker = LogMaker()
     for incarnation in (A, B, C):
         maker.start(incarnation)
@@ -203,9 +201,10 @@ def all_three() -> LogMaker:
 
 
 @pytest.mark.parametrize("kind", [c.REEXECUTED, PUBLISH])
-def test_who_is_wrong_is_found_out_while_nobody_is_replied_to(tmp_path: Path, kind: int) -> None:
-    """A vote was undecided: all stop replying, and order and apply what each found by executing its
-    store again (G10).  That was "applied outside of the primary, and by no member in it" (G7)."""
+def test_reexecution_while_replies_are_stopped_is_no_finding(tmp_path: Path, kind: int) -> None:
+    """A vote was undecided: all members stop replying, then order and apply what each found by
+    executing its store again (G10). The check called that "applied outside of the primary, and by
+    no member in it" (G7)."""
     maker = all_three()
     for incarnation in (A, B, C):
         maker.logs[incarnation].append(Inactive("no majority of the voters agrees"))
@@ -218,7 +217,7 @@ def test_who_is_wrong_is_found_out_while_nobody_is_replied_to(tmp_path: Path, ki
 
 
 def go_on_without_c(maker: LogMaker) -> None:
-    """Its view ends; a and b form the next primary, and apply more."""
+    """Its view ends; a and b form the next primary and apply more."""
     maker.leave(A, B)
     maker.view(2, A, B)
     maker.activate(A, B)
@@ -226,10 +225,10 @@ def go_on_without_c(maker: LogMaker) -> None:
 
 
 @pytest.mark.parametrize("meets", [True, False])
-def test_a_crash_may_lose_what_was_taken_from_a_member_of_the_view(
+def test_a_crash_may_lose_a_state_received_from_a_member_of_the_view(
     tmp_path: Path, meets: bool
 ) -> None:
-    """Seed 8740015 of the broker stack: the store had it, the log not yet."""
+    """Seed 8740015 of the broker stack: the state was in the store, and not yet in the log."""
     maker = all_three()
     held_by_c = maker.history
     go_on_without_c(maker)
@@ -243,7 +242,7 @@ def test_a_crash_may_lose_what_was_taken_from_a_member_of_the_view(
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_crash_may_leave_more_of_an_own_epoch_than_a_later_one_began_with(
+def test_a_crash_may_leave_more_of_an_epoch_than_a_later_one_began_with(
     tmp_path: Path, later: bool
 ) -> None:
     """Seed 8770041 of the broker stack: the log of c ends earlier, and the others had less."""
@@ -261,10 +260,9 @@ def test_a_crash_may_leave_more_of_an_own_epoch_than_a_later_one_began_with(
 
 
 @pytest.mark.parametrize("newer", [False, True])
-def test_a_crash_may_leave_an_epoch_of_which_no_log_tells(tmp_path: Path, newer: bool) -> None:
-    """Seed 8900809 of the broker stack: a and c began epoch 2, which c alone had on its disk; a and
-    b formed a later one without it.
-    """
+def test_a_crash_may_leave_an_epoch_that_is_in_no_log(tmp_path: Path, newer: bool) -> None:
+    """Seed 8900809 of the broker stack: a and c began epoch 2, which only c had on its disk; a and
+    b formed a later one without c."""
     maker = all_three()
     held_by_all = maker.history
     maker.item("c", bytes([c.PUBLISH]))

@@ -1,4 +1,6 @@
-"""The minority about a view or a primary is named, also if it was recorded first (G6, G7)."""
+"""The minority that disagrees about a view or a primary is named, even if it recorded first (G6,
+G7).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ A, C = ("a", 1), ("c", 1)
 
 
 def findings_of(maker: LogMaker, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """Return what the control records show."""
+    """Return the findings in the control records."""
     monkeypatch.setattr("os.fsync", lambda _: None)
     maker.write(directory, 1 << 20)
     return check_control_rows(rows_in(sorted(directory.rglob("*.qml")))).findings

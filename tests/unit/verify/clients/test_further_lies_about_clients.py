@@ -1,4 +1,4 @@
-"""Further lies about clients, by the members or by the clients: each found, and rightly named.
+"""Further lies about clients, by members or by clients: each is found and rightly named.
 
 Each is a contradiction between what a client was told and what all members logged alike.
 """
@@ -39,21 +39,21 @@ def answer_both_ways(pair: ClientPair) -> None:
 
 
 def confirm_what_a_transaction_published(pair: ClientPair) -> None:
-    """Members logged the publish as one of a transaction, which has no confirm."""
+    """Members logged the publish as part of a transaction, which has no confirm."""
     pair.writer.published(1, pair.body("in a transaction"))
     pair.servers.publish(pair.body("in a transaction"), 1, pair.queue, cause=1)
     pair.writer.confirmed(1)
 
 
 def confirm_a_dead_letter(pair: ClientPair) -> None:
-    """All that is there is a dead letter with the same bytes, which nobody published."""
+    """Only a dead letter with the same bytes exists, which no client published."""
     pair.writer.published(1, pair.body("dead"))
     pair.servers.publish(pair.body("dead"), 1, pair.queue, cause=2)
     pair.writer.confirmed(1)
 
 
 def repeat_another_message(pair: ClientPair) -> None:
-    """A publish was answered as one that came again; its number stands for other bytes."""
+    """A publish was answered as a repeat; its number stands for other bytes."""
     pair.send("first")
     first = pair.servers.number
     pair.writer.published(2, pair.body("second"))
@@ -62,7 +62,7 @@ def repeat_another_message(pair: ClientPair) -> None:
 
 
 def repeat_in_another_queue(pair: ClientPair) -> None:
-    """What came again had entered another queue than the one its client names."""
+    """The original of a repeat had entered another queue than the one its client names."""
     pair.servers.publish(pair.body("again"), 7, pair.servers.queue("of somebody else"))
     pair.writer.published(1, pair.body("again"))
     pair.servers.again(pair.body("again"), 1, pair.servers.number)
@@ -70,7 +70,7 @@ def repeat_in_another_queue(pair: ClientPair) -> None:
 
 
 def know_the_key_in_another_queue(pair: ClientPair) -> None:
-    """A repeat by its key, but the queue that its client names never had one."""
+    """A repeat by its key, but the queue that its client names never had such a key."""
     (there,) = pair.servers.publish(pair.body("key"), 7, pair.servers.queue("of somebody else"))
     pair.writer.published(1, pair.body("key"))
     pair.servers.repeat(pair.body("key"), 1, there)
@@ -78,7 +78,7 @@ def know_the_key_in_another_queue(pair: ClientPair) -> None:
 
 
 def receive_a_repeat(pair: ClientPair) -> None:
-    """Members say that it was a repeat by its key; a client has it twice, both as if new."""
+    """Members claim a repeat by its key; a client received it twice, both times as new."""
     (there,) = pair.publish("again", pair.queue)
     pair.servers.repeat(pair.body("again"), 0, there)
     pair.servers.deliver(there)
@@ -88,7 +88,7 @@ def receive_a_repeat(pair: ClientPair) -> None:
 
 
 def enter_the_same_queue_twice(pair: ClientPair) -> None:
-    """One publish is two messages of two numbers in its queue, and both are delivered as new."""
+    """One publish is two messages with two numbers in its queue, and both are delivered as new."""
     for message in pair.publish("twin", pair.queue) + pair.servers.publish(
         pair.body("twin"), 1, pair.queue
     ):
@@ -97,7 +97,7 @@ def enter_the_same_queue_twice(pair: ClientPair) -> None:
 
 
 def give_one_message_to_two_readers(pair: ClientPair) -> None:
-    """It was delivered once, and two clients have it, both as if it were new."""
+    """It was delivered once, and two clients received it, both as new."""
     pair.send("only one")
     pair.clients.client("second reader", pair.name).received(
         1, pair.body("only one"), redelivered=False
@@ -105,7 +105,7 @@ def give_one_message_to_two_readers(pair: ClientPair) -> None:
 
 
 def read_in_a_stream_more_often_than_it_was_sent(pair: ClientPair) -> None:
-    """Two readers were sent it, which is no lie; a third time it was received all the same."""
+    """Two readers were sent it, which is no lie; but it was received a third time."""
     (message,) = pair.publish("log", pair.queue)
     for _ in range(2):
         pair.servers.read(message)
@@ -122,21 +122,22 @@ def read_in_a_stream(pair: ClientPair) -> None:
 
 
 def receive_what_expired(pair: ClientPair) -> None:
-    """Members say that it expired in its queue; a client has it."""
+    """Members claim that it expired in its queue; a client received it."""
     (message,) = pair.publish("expired", pair.queue)
     pair.servers.drop(message)
     pair.receive("expired")
 
 
 def receive_what_was_purged(pair: ClientPair) -> None:
-    """Members say that it was purged before anybody had it; a client has it, flagged."""
+    """Members claim that it was purged before any client had it; a client received it as
+    redelivered."""
     pair.publish("purged", pair.queue)
     pair.servers.purge(pair.queue, 1)
     pair.receive("purged", redelivered=True)
 
 
 def receive_the_redelivery_of_another_queue(pair: ClientPair) -> None:
-    """Delivered again in one of two queues; the reader of the other one has it a second time."""
+    """Redelivered in one of two queues; the reader of the other queue received it a second time."""
     other = pair.servers.queue("beside")
     here, there = pair.publish("both", pair.queue, other)
     pair.servers.deliver(here)
@@ -148,7 +149,7 @@ def receive_the_redelivery_of_another_queue(pair: ClientPair) -> None:
 
 
 def return_what_entered_another_queue(pair: ClientPair) -> None:
-    """A client was told that it is unroutable; it is in a queue that it did not name."""
+    """A client was told that it is unroutable; it is in a queue that the client did not name."""
     pair.publish("astray", pair.servers.queue("unknown to it"))
     pair.writer.unroutable(pair.body("astray"), 1)
 
@@ -161,14 +162,14 @@ def settle_and_drop_over_a_cold_start(pair: ClientPair) -> None:
 
 
 def confirm_twice(pair: ClientPair) -> None:
-    """A client says that one publish was confirmed a second time."""
+    """A client claims that one publish was confirmed a second time."""
     pair.publish("once", pair.queue)
     again = CLIENT_ROW.pack(ClientOp.CONFIRMED, xxh3_64_intdigest(pair.body("once")), 1)
     pair.writer.ops.extend(again)
 
 
 def confirm_the_number_of_another(pair: ClientPair) -> None:
-    """The first of two publishes is confirmed, and members have the second one only."""
+    """The first of two publishes is confirmed, and members have only the second."""
     for number, text in ((1, "first"), (2, "second")):
         pair.writer.published(number, pair.body(text))
     pair.servers.publish(pair.body("second"), 2, pair.queue)
@@ -176,7 +177,7 @@ def confirm_the_number_of_another(pair: ClientPair) -> None:
 
 
 def swap_two_bodies(pair: ClientPair) -> None:
-    """All members have, of two publishes of equal length, each with the body of the other one."""
+    """Of two publishes of equal length, all members have each with the body of the other."""
     for number, text in ((1, "x"), (2, "y")):
         pair.writer.published(number, pair.body(text))
     for number, text in ((1, "y"), (2, "x")):
@@ -186,7 +187,7 @@ def swap_two_bodies(pair: ClientPair) -> None:
 
 
 def refuse_what_was_delivered(pair: ClientPair) -> None:
-    """A client was told that its publish was refused; another one has it."""
+    """A client was told that its publish was refused; another client received it."""
     pair.writer.published(1, pair.body("refused"))
     (message,) = pair.servers.publish(pair.body("refused"), 1, pair.queue)
     pair.servers.deliver(message)
@@ -196,12 +197,12 @@ def refuse_what_was_delivered(pair: ClientPair) -> None:
 
 
 def receive_from_nowhere(pair: ClientPair) -> None:
-    """A client received what nobody has published."""
+    """A client received a message that nobody published."""
     pair.receive("from nowhere")
 
 
 def flag_a_first_delivery(pair: ClientPair) -> None:
-    """A client has it flagged, and members delivered it once, as new."""
+    """A client received it as redelivered, and members delivered it once, as new."""
     (message,) = pair.publish("new", pair.queue)
     pair.servers.deliver(message)
     pair.receive("new", redelivered=True)
@@ -245,7 +246,7 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
 
 @cache
 def everything() -> ClientReport:
-    """Return what is found with all lies in one history."""
+    """Return the findings in one history with all lies."""
     servers, clients = Servers(), Clients()
     for lie in LIES:
         lie(ClientPair(lie.__name__, servers, clients))
@@ -264,7 +265,7 @@ def test_nobody_else_is_accused() -> None:
     assert len(everything().findings) == sum(map(len, LIES.values())), everything().findings
 
 
-def test_numbers_beyond_all_logs_are_no_end_of_the_check() -> None:
+def test_numbers_beyond_all_logs_do_not_end_the_check() -> None:
     """A forged record may have any number below 2^62, and a move a position above its batch."""
     operations = pa.Table.from_pylist(
         [dict.fromkeys(CLIENT_COLUMNS.names, 0) | NOBODY | {"op": 2, "lsn": lsn} for lsn in HIGH],

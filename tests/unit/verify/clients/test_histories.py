@@ -1,4 +1,4 @@
-"""Which logs are clients', and how much of the history the members' logs hold."""
+"""Which logs are client histories, and how much of the history the members' logs hold."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def a_member(directory: Path, cluster_id: str = "c1") -> Path:
     return next(directory.glob("client*"))
 
 
-def test_the_header_has_the_role(tmp_path: Path) -> None:
+def test_the_header_names_the_role(tmp_path: Path) -> None:
     client, member = a_client(tmp_path), a_member(tmp_path)
     packed = tmp_path / "packed.qml.gz"
     packed.write_bytes(gzip.compress(client.read_bytes()))
@@ -81,7 +81,7 @@ def test_a_compressed_file_of_noise_counts_as_a_members(tmp_path: Path) -> None:
 def test_a_client_of_another_cluster_is_named_once(
     tmp_path: Path, member: str, client: tuple[str, str]
 ) -> None:
-    """Everything it confirmed would be missing here: twenty accusations of honest members."""
+    """Otherwise all its confirms would be missing here: twenty accusations of honest members."""
     files = [a_client(tmp_path, ClusterName(*client)), a_member(tmp_path, member)]
     with pytest.raises(BadInput) as told:
         split_clients(files)
@@ -93,15 +93,16 @@ def test_a_client_of_another_cluster_is_named_once(
     ("member", "client"),
     [("c1", ("prod", "c1")), ("", ("prod", "c2")), ("c1", ("prod", "")), ("c1", ("", ""))],
 )
-def test_what_is_not_known_of_a_cluster_is_no_difference(
+def test_an_unknown_cluster_id_is_no_difference(
     tmp_path: Path, member: str, client: tuple[str, str]
 ) -> None:
-    """A member's first segment lacks the id, and an older client's history both."""
+    """The first segment of a member lacks the id, and so does the whole history of an older
+    client."""
     files = [a_client(tmp_path, ClusterName(*client)), a_member(tmp_path, member)]
     assert split_clients(files) == (files[1:], files[:1])
 
 
-def test_clients_alone_prove_nothing(tmp_path: Path) -> None:
+def test_client_histories_alone_prove_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="name the members' logs as well"):
         split_clients([a_client(tmp_path)])
 
@@ -120,7 +121,7 @@ def test_the_end_is_known_when_the_last_incarnation_of_each_member_stopped() -> 
     assert not extent_of([], []).to_end
 
 
-def test_the_beginning_and_the_middle() -> None:
+def test_gaps_at_the_beginning_and_in_the_middle() -> None:
     late, holed = Gap(1, 9), Gap(20, 30)
     extents = [extent_of([], gaps) for gaps in ([], [late], [late, holed], [holed])]
     assert [(extent.from_start, extent.complete) for extent in extents] == [
@@ -129,7 +130,7 @@ def test_the_beginning_and_the_middle() -> None:
 
 
 class TestConfirms:
-    """Whether the logs hold all that members confirmed."""
+    """Whether the logs hold everything that members confirmed."""
 
     @pytest.fixture
     def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
@@ -143,7 +144,7 @@ class TestConfirms:
 
     @staticmethod
     def cut(rows: list[Row], member: str, incarnation: int, last: int) -> list[Row]:
-        """Return the rows without confirms of an incarnation above a position, and its STOP."""
+        """Return the rows without an incarnation's STOP and its confirms above a position."""
         kept = []
         for row in rows:
             if (row.member, row.incarnation) == (member, incarnation):
@@ -157,20 +158,21 @@ class TestConfirms:
             kept.append(row)
         return kept
 
-    def test_of_who_stopped_in_order_nothing_is_unsure(self, rows: list[Row]) -> None:
+    def test_an_orderly_stop_leaves_no_confirm_unsure(self, rows: list[Row]) -> None:
         found = self.found(rows)
         assert found is not None
-        assert found.keys() == {("c", 1)}  # it was killed, and is in the first primary only
+        assert found.keys() == {("c", 1)}  # it was killed, and is only in the first primary
 
-    def test_what_was_confirmed_last_may_not_be_recorded(self, rows: list[Row]) -> None:
-        """The gate may be open already for what waits to be written: the mark does not tell."""
+    def test_the_last_confirms_may_be_unrecorded(self, rows: list[Row]) -> None:
+        """The mark does not tell: replies may be sent before the log records them."""
         found = self.found(self.cut(rows, "c", 1, 5))
         assert found == {("c", 1): 5}
 
-    def test_what_a_member_confirmed_in_the_epochs_that_it_was_in_is_not_sure(
+    def test_confirms_are_unsure_in_all_epochs_a_crashed_member_was_in(
         self, rows: list[Row]
     ) -> None:
-        """Nor in one of which no log tells who was in it; in that, two of its lives may be."""
+        """And in an epoch whose members no log names; two incarnations of one member may be in
+        that."""
         rows = [one for one in self.cut(rows, "b", 1, 5) if not self.begins(one, 2)]
         found = self.found(self.cut(rows, "c", 1, 7))
         assert found is not None
@@ -181,12 +183,11 @@ class TestConfirms:
         return row.kind == RecordKind.ACTIVE and row.epoch == epoch
 
     @pytest.mark.parametrize(("of", "excused"), [("a", False), ("c", True)])
-    def test_who_crashed_excuses_no_confirm_of_what_another_one_submitted(
+    def test_a_crash_excuses_no_confirm_of_a_command_another_member_submitted(
         self, of: str, excused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Simulated seed 8900003: a confirm that nobody recorded was found nowhere, as a member
-        that had crashed at any time might have given it.
-        """
+        """Simulated seed 8900003: a confirm that nobody recorded was accepted, as a member that had
+        crashed at any time might have given it."""
         monkeypatch.setattr("os.fsync", lambda _: None)
         maker = good_history(6)
         for incarnation, records in maker.logs.items():
@@ -211,20 +212,21 @@ class TestConfirms:
         assert published
         assert confirmed >= published if excused else not confirmed & published
 
-    def test_a_part_of_a_log_does_not_tell(self, rows: list[Row]) -> None:
+    def test_an_incomplete_log_gives_no_verdict(self, rows: list[Row]) -> None:
         assert self.found([row for row in rows if (row.member, row.segment) != ("a", 0)]) is None
         assert self.found([*rows, rows[0]._replace(kind=FAULT)]) is None
         assert unsure_confirms(rows, primaries(rows), {rows[0].file}) is None
 
-    def test_nor_do_logs_without_one_of_a_former_incarnation(self, rows: list[Row]) -> None:
-        """Its confirms are in no log: their clients were accused of them (G9), one by one."""
+    def test_nor_do_logs_that_lack_a_former_incarnation(self, rows: list[Row]) -> None:
+        """Its confirms are in no log: the check accused its clients of each of them (G9)."""
         assert ("c", 2) in {(row.member, row.incarnation) for row in rows}
         left = [row for row in rows if (row.member, row.incarnation) != ("c", 1)]
         assert self.found(left) is None
 
 
 class TestSince:
-    """Clients are judged by all that the logs at hand tell, also what a check settled before."""
+    """Clients are judged by everything the logs at hand tell, including positions settled by an
+    earlier check."""
 
     @pytest.fixture
     def point(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -259,7 +261,7 @@ class TestSince:
         assert found == (whole.stretches, list(whole.extent))
         assert len({one.file for one in found[0]}) > 3
 
-    def test_and_where_the_logs_were_moved(self, point: Path) -> None:
+    def test_the_history_is_the_same_where_logs_were_moved(self, point: Path) -> None:
         saved = checkpoint.load(point)
         (point.parent / "elsewhere").mkdir()
         (point.parent / "logs").rename(point.parent / "elsewhere" / "logs")
@@ -268,8 +270,8 @@ class TestSince:
         assert (begin, whole) == (True, True)
         assert {one.file for one in stretches} <= set(map(str, files))
 
-    def test_what_was_archived_is_missing_and_not_the_end(self, point: Path) -> None:
-        """Only the log of a member that was killed is left: the end is told by nobody."""
+    def test_archived_segments_are_missing_and_not_the_end(self, point: Path) -> None:
+        """Only the log of a killed member is left: nothing records the end."""
         files = self.logs(point.parent)
         left, saved = checkpoint.unread(files, checkpoint.load(point))
         rows = saved + self.rows(left)
@@ -282,12 +284,11 @@ class TestSince:
     ("cold", "stops", "lost"),
     [(True, (), True), (True, ("a",), True), (True, ("a", "b"), False), (False, (), False)],
 )
-def test_what_members_sent_before_a_cold_start_may_be_in_no_log(
+def test_deliveries_before_a_cold_start_may_be_in_no_log(
     cold: bool, stops: tuple[str, ...], lost: bool
 ) -> None:
     """Broker seed 8900299: a message is sent when it is safe, and the power fails before any disk
-    and any log has it.  Who carries a state over has all that was safe.
-    """
+    or log has it. A member that carries a state over has everything that was safe."""
     first = PrimaryView(1, 1, "a", 0, b"", ("a/1", "b/1"), ("a", "b"), True)
     second = first._replace(epoch=2, base=9, base_chain=b"x", members=("a/2", "b/2"), cold=cold)
     rows = [row(member, 1, RecordKind.STOP) for member in stops]

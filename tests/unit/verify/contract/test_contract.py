@@ -96,7 +96,7 @@ def test_a_correct_history_keeps_the_contract() -> None:
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda violation: violation.__name__)
-def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
+def test_each_violation_is_named_at_its_place(violation: Violation) -> None:
     maker = history()
     rule, position = violation(maker)
     found = maker.breaches()
@@ -105,21 +105,21 @@ def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
     assert len({one.rule for one in found}) == len(found)
 
 
-def test_each_rule_is_broken_by_one() -> None:
-    """Those of reasons, and others as new, by a fresh lie."""
+def test_each_rule_is_broken_by_a_violation() -> None:
+    """Rules about reasons, and some others, are broken by a fresh lie instead."""
     broken = {violation(history())[0] for violation in VIOLATIONS}
     assert RULES.keys() - BROKEN_BY_LIES == broken
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_a_machine_does_gives_no_finding(seed: int) -> None:
+def test_random_operations_give_no_finding(seed: int) -> None:
     maker = wander(random.Random(seed), 150)
     assert maker.breaches() == []
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_machine_delays_gives_no_finding(seed: int) -> None:
-    """Seed 2 has 15 messages that are due, and a cold start of some that are not."""
+def test_delayed_messages_give_no_finding(seed: int) -> None:
+    """Seed 2 has 15 due messages, and a cold start that keeps some not yet due."""
     maker = wander(random.Random(seed), 200, delayed=True)
     assert maker.breaches() == []
 
@@ -136,8 +136,8 @@ def test_streams_and_last_values_give_no_finding(seed: int) -> None:
     assert whats.count(REPLACED) > 3
 
 
-def test_a_reader_that_skips_between_two_segments_is_seen() -> None:
-    """The checkpoint between them says where it stood, and the first segment led there."""
+def test_a_reader_that_skips_between_two_segments_is_found() -> None:
+    """The checkpoint between them states the reader's offset, and the first segment led to it."""
     maker = MoveMaker()
     maker.rig.activate()
     client = maker.rig.client("a")
@@ -156,7 +156,7 @@ def test_a_reader_that_skips_between_two_segments_is_seen() -> None:
     assert contract_breaches([first, second]) == []
 
     def leaves_out(offset: int, log: list[Record]) -> list[Record]:
-        """The reader is not sent this one, and is where it is said to be all the same."""
+        """The reader is not sent this message, and its offset is stated as if it had been."""
         changed = []
         for one in log:
             if isinstance(one, Batch):
@@ -172,12 +172,12 @@ def test_a_reader_that_skips_between_two_segments_is_seen() -> None:
 
     silent: list[Record] = [one for one in second if not isinstance(one, Readers)]
     rules = [breach.rule for breach in contract_breaches([first, silent])]
-    assert rules[:1] == ["wrong read"], "a checkpoint without READERS says that nobody reads"
+    assert rules[:1] == ["wrong read"], "a checkpoint without READERS states that nobody reads"
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_queues_hold_to_be_repeats_gives_no_finding(seed: int, delayed: bool) -> None:
+def test_repeats_found_by_queues_give_no_finding(seed: int, delayed: bool) -> None:
     window: c.Table = {"x-message-deduplication": True, "x-cache-size": 4, "x-cache-ttl": 2_000}
     maker = wander(random.Random(seed), 300, delayed, 0, **window)
     assert maker.breaches() == []
@@ -187,9 +187,9 @@ def test_what_queues_hold_to_be_repeats_gives_no_finding(seed: int, delayed: boo
 
 
 @pytest.mark.parametrize("seed", [1, 6])
-def test_dead_letters_that_wait_give_no_finding(seed: int) -> None:
-    """Their exchange is one that delays: it comes and goes, and reaches some queues. Of the first
-    ten seeds these send some of them on."""
+def test_kept_dead_letters_give_no_finding(seed: int) -> None:
+    """Their exchange is a delaying one that comes and goes and reaches some queues. Of the first
+    ten seeds, these send some letters on."""
     waiting: c.Table = {
         "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
         "x-dead-letter-exchange": "late",
@@ -204,10 +204,10 @@ def test_dead_letters_that_wait_give_no_finding(seed: int) -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("then", ["tick", "publish", "late command", "activate"])
-def test_an_end_that_goes_on_at_later_positions_gives_no_finding(
+def test_ends_that_continue_at_later_positions_give_no_finding(
     lost: bool, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one position is too short for goes on at the next ones, whatever is ordered there."""
+    """Work that exceeds one position continues at the next ones, whatever they order."""
     for module in ("connections", "sessions"):
         monkeypatch.setattr(f"broker.machine.handlers.{module}.ENDING_WORK_MAX", 9)
     maker = MoveMaker()
@@ -241,8 +241,9 @@ def test_an_end_that_goes_on_at_later_positions_gives_no_finding(
     assert maker.breaches() == []
 
 
-def test_what_has_no_time_to_live_gives_no_finding() -> None:
-    """Broker seed 640062: it is dead where it enters or returns, and was accused of its publish."""
+def test_a_zero_time_to_live_gives_no_finding() -> None:
+    """Broker seed 640062: such a message dies where it enters or returns; the check blamed its
+    publish."""
     maker = MoveMaker()
     client = maker.rig.client()
     client.queue("grave")
@@ -279,7 +280,7 @@ def test_what_expired_behind_others_is_dropped_in_a_queue_with_groups_only(group
         assert at in {one.position for one in maker.breaches()}
 
 
-def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> None:
+def test_a_return_without_cause_on_a_live_channel_is_found() -> None:
     """Only channels that ended have returns at the positions of other commands."""
     maker = MoveMaker()
     client = maker.rig.client()
@@ -293,8 +294,8 @@ def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> No
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
-def test_an_activation_takes_nothing_from_a_channel_that_goes_on() -> None:
-    """The session of its member has ended, as the log says, and cannot act any more."""
+def test_an_activation_returns_nothing_from_a_live_channel() -> None:
+    """The log says that the session of its member has ended: it cannot act any more."""
     maker = MoveMaker()
     client = maker.rig.client("a")
     client.queue("q")
@@ -308,8 +309,8 @@ def test_an_activation_takes_nothing_from_a_channel_that_goes_on() -> None:
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
-def test_the_end_of_a_connection_takes_nothing_from_a_channel_that_goes_on() -> None:
-    """It is another one's: a connection never comes again."""
+def test_the_end_of_a_connection_returns_nothing_from_a_live_channel() -> None:
+    """The channel belongs to another connection, and a closed connection never returns."""
     maker = MoveMaker()
     client, other = maker.rig.client("a"), maker.rig.client("a")
     client.queue("q")
@@ -324,7 +325,7 @@ def test_the_end_of_a_connection_takes_nothing_from_a_channel_that_goes_on() -> 
 
 
 def take_and_give_again(maker: MoveMaker, at: int, cause: int) -> None:
-    """The first delivery is returned by this cause at a position, and delivered once more there."""
+    """At one position, the first delivery is returned by this cause and delivered again."""
     held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
     given, back = FLAG | Op.DELIVERED, Op.RETURNED | cause << 4
     taken = [put(held, what=what, index=at) for what in (back, given)]
@@ -332,8 +333,8 @@ def take_and_give_again(maker: MoveMaker, at: int, cause: int) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_a_channel_takes_nothing_from_another_one(fails: bool) -> None:
-    """The log says which was closed, by its client or for an error."""
+def test_the_end_of_a_channel_returns_nothing_from_another(fails: bool) -> None:
+    """The log says which channel was closed, by its client or for an error."""
     maker = MoveMaker()
     client, other = maker.rig.client("a"), maker.rig.client("a")
     client.queue("q")
@@ -355,7 +356,7 @@ def test_the_end_of_a_channel_takes_nothing_from_another_one(fails: bool) -> Non
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
-def test_a_limit_may_change_in_the_midst_of_a_batch() -> None:
+def test_a_limit_may_change_within_a_batch() -> None:
     """Seed 8740011 of the broker stack: one item drops messages and defines a policy."""
     maker = MoveMaker()
     client = maker.rig.client("a")
@@ -373,7 +374,7 @@ def test_a_limit_may_change_in_the_midst_of_a_batch() -> None:
 
 
 def _in_one_batch(records: list[Record]) -> list[Record]:
-    """What a session did in one item, as far as nothing else came in between."""
+    """What a session did in one item, up to the next command from elsewhere."""
     merged: list[Record] = []
     for record in records:
         last = merged[-1] if merged else None
@@ -396,7 +397,7 @@ def _moves_of(maker: MoveMaker) -> list[MoveTuple]:
 
 
 def breaks_in_lives() -> list[Record]:
-    """Return a log with a breach early in it, and one behind it of a cold start."""
+    """Return a log with a breach early in it, and one after it in a cold start."""
     maker = history()
     delivered_to_two_at_once(maker)
     cold_start_loses_a_persistent_one(maker)
@@ -407,14 +408,14 @@ def breaks_in_lives() -> list[Record]:
 def test_parts_of_any_length_give_the_same_verdict(
     commands: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of parts of one command each two are in different ones; of 20, some are and some are not."""
+    """With parts of one command, no two commands share a part; with parts of 20, some do."""
     records = breaks_in_lives()
     whole = check_records([records])
     assert "delivered held" in {one.rule for one in whole.breaches}
     monkeypatch.setattr("tools.verify.contract.segment._COMMANDS_MAX", commands)
     parted = check_records([records])
     more = parted.counts - whole.counts
-    assert more.keys() == {"high_waters"}  # each part has its own
+    assert more.keys() == {"high_waters"}  # each part has a high water of its own
     assert replace(parted, counts=parted.counts - more) == whole
 
 
@@ -425,9 +426,9 @@ MoveRow = tuple[int, ...]
 
 
 def lives_of(chance: random.Random, part: int) -> list[MoveRow]:
-    """Return moves at some places, nearly all as they should be, in the order of their times."""
+    """Return moves at some places, nearly all correct, in the order of time."""
     rows: list[MoveRow] = []
-    for place in range(part * 30, part * 30 + 40):  # the last of them are those of the next part
+    for place in range(part * 30, part * 30 + 40):  # the last moves belong to the next part
         queue, ops = chance.randrange(1, 3), chance.choice(LIFE) + chance.choice(AFTER)
         times = sorted(chance.sample(range(part << 30, (part + 1) << 30), len(ops)))
         for time, op in zip(times, ops, strict=True):
@@ -440,7 +441,7 @@ def lives_of(chance: random.Random, part: int) -> list[MoveRow]:
 
 
 def judged(moves: list[MoveRow], queue_moves: list[MoveRow], **other: str) -> list[list[str]]:
-    """Return what is found; `other`: statements in place of those of the rules."""
+    """Return the findings; `other` replaces the statements of the rules."""
     given = {
         "moves": table_of(moves, SCHEMAS["moves"]),
         "queue_moves": table_of(queue_moves, SCHEMAS["queue_moves"]),
@@ -453,7 +454,7 @@ def judged(moves: list[MoveRow], queue_moves: list[MoveRow], **other: str) -> li
 
 @pytest.mark.parametrize("emptied", [True, False])
 def test_an_ordinary_life_breaks_no_rule(*, emptied: bool) -> None:
-    """So nothing else is found when each of them is looked at."""
+    """So the tests of single moves find nothing else."""
     moves, queue_moves = moves_of_lives(random.Random(7))
     of_queues = queue_moves if emptied else queue_moves[:2]
     none = "SELECT queue, seq FROM moves WHERE FALSE"
@@ -484,7 +485,7 @@ COLUMNS_OF_ORDER = """
 """Windows over all moves, which are in their order already."""
 
 
-def test_columns_of_order_are_what_sql_says_of_all_moves() -> None:
+def test_columns_of_order_agree_with_sql_over_all_moves() -> None:
     parts = list(
         SegmentParts([FileRange(1, 1 << 40)]).of(read_back(history().logs[INCARNATIONS[0]]))
     )
@@ -496,10 +497,10 @@ def test_columns_of_order_are_what_sql_says_of_all_moves() -> None:
 
 
 @pytest.mark.parametrize("violation", [older_one_is_overtaken, channel_is_overtaken_by_itself])
-def test_order_is_compared_from_one_part_to_the_next(
+def test_order_is_compared_across_parts(
     violation: Violation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are before the second checkpoint, and the log may end with it."""
+    """Both moves are before the second checkpoint, which may be the end of the log."""
     maker = history()
     rule, position = violation(maker)
     end, checkpoint = checkpoint_of(maker, 1)
@@ -509,20 +510,20 @@ def test_order_is_compared_from_one_part_to_the_next(
     assert (rule, position) in {(one.rule, one.position) for one in found.breaches}
 
 
-def test_bins_give_the_same_verdict_as_a_single_one() -> None:
+def test_several_bins_give_the_same_verdict_as_one() -> None:
     records = breaks_in_lives()
     outcomes = [check_records([records], bins=bins) for bins in (1, 2, 7, 100)]
     assert all(one == outcomes[0] for one in outcomes)
     assert "delivered held" in {one.rule for one in outcomes[0].breaches}
 
 
-def test_what_is_missing_gives_no_finding() -> None:
+def test_missing_positions_give_no_finding() -> None:
     maker = wander(random.Random(3), 150)
     records = maker.logs[INCARNATIONS[0]]
     half = len(records) // 2
     cut = next(r.first_position for r in records[half:] if isinstance(r, Batch))
     unaware = check_records([records], cut)
-    assert unaware.breaches  # without knowing that something is missing
+    assert unaware.breaches  # when the gap is not known
     assert check_records([records], cut, gaps=[1]).breaches == []
 
 
@@ -558,7 +559,7 @@ def _connect(maker: MoveMaker, member: str, conn: int) -> Client:
 
 
 def _delay(one: Client, name: str, step: int, chance: random.Random) -> None:
-    """Publish to an exchange that delays; or declare it, bind to it, or, rarely, delete it."""
+    """Publish to a delaying exchange; or declare it, bind to it, or, rarely, delete it."""
     roll, durable = chance.random(), chance.random() < 0.8
     exchange = "late" if durable else "late and passing"
     if roll < 0.1:
@@ -609,7 +610,7 @@ def _properties(name: str, step: int, priority: int) -> bytes:
 def wander(
     chance: random.Random, steps: int, delayed: bool = False, others: int = 0, **more: c.Value
 ) -> MoveMaker:
-    """Random operations of clients; members that are lost; now and then the whole cluster."""
+    """Random operations of clients, losses of members, and now and then a cold start."""
     maker = MoveMaker()
     rig = maker.rig
     clients: list[Client] = []
@@ -671,7 +672,7 @@ def wander(
     return maker
 
 
-def test_of_each_rule_the_first_breach_is_told_and_how_many_there_are() -> None:
+def test_the_first_breach_of_each_rule_is_reported_with_their_number() -> None:
     maker = history()
     given_up = (Op.SETTLED, Op.RETURNED)
     maker.rewrite(
@@ -689,8 +690,8 @@ def test_of_each_rule_the_first_breach_is_told_and_how_many_there_are() -> None:
     assert found["other holder"].position == where[0][0]
 
 
-def test_what_was_checked_before_is_not_called_unknown() -> None:
-    """--since told of each position that it left out as of one that no log has."""
+def test_positions_checked_before_are_not_called_unknown() -> None:
+    """--since reported each position that it left out as missing from all logs."""
     ends = {"runs": [(1, 5, 1, 0), (6, 20, 1, 0)]}
     settled = Row("f", "a", 1, 0, 9, SEGMENT, text=json.dumps(ends))
     found = ContractResult(gaps=[Gap(3, 20), Gap(30, 40)])
@@ -705,8 +706,8 @@ def test_an_invalid_number_of_replays() -> None:
     assert "'sources', 'all'" in outcome.output
 
 
-def test_each_position_is_checked_once_unless_more_is_wanted() -> None:
-    """Redeliveries and priorities are judged by the model only: a sample would leave them out."""
+def test_each_position_is_checked_once_by_default() -> None:
+    """Only the model judges redeliveries and priorities: a sample would leave them out."""
     rows = [Row(f"{m}{n}", m, 1, n, 9, SEGMENT, position=9) for m in "ab" for n in range(4)]
     stretches = [Stretch("a0", 1, 5), Stretch("b1", 6, 8), Stretch("a2", 9, 9)]
 
@@ -718,7 +719,7 @@ def test_each_position_is_checked_once_unless_more_is_wanted() -> None:
 
 
 def test_the_checkpoint_of_a_received_state_has_its_root() -> None:
-    """H1: nothing was applied between START or SNAPSHOT and what is said of the queues there."""
+    """H1: nothing was applied between START or SNAPSHOT and the queues recorded there."""
     state = Snapshot(1, 7, b"c" * 16, 77, "b")
     replay = Replay()
     for record in read_back([state, Checkpoint(7, 78, 1, b"")]):
@@ -726,8 +727,8 @@ def test_the_checkpoint_of_a_received_state_has_its_root() -> None:
     assert [(one.rule, one.position) for one in replay.breaches] == [("other root", 7)]
 
 
-def test_a_number_that_came_again_makes_no_message() -> None:
-    """G23: nor is it one that is missing, and it stands for a message of this log, or for one of
+def test_a_repeated_number_makes_no_message() -> None:
+    """G23: nor is a message missing. The number stands for a message of this log, or for one of
     those that reached no queue."""
     maker = MoveMaker()
     client = maker.rig.client()

@@ -1,9 +1,9 @@
 """Generated corruptions of moves in the logs of all members, which only the contract can find.
 
-Each field of each kind of move is changed, each kind of move left out, duplicated, or swapped with
-the one before it; the same for names and figures of queues.  What cannot be found is in UNSEEN with
-the reason, and the test fails when it is found after all.  (If only one member is corrupted, it
-differs from the others: G14.)
+Each field of each kind of move is changed; each kind of move is left out, duplicated, or swapped
+with the one before it; the same is done for names and figures of queues. Corruptions that cannot be
+found are listed in UNSEEN with the reason, and the test fails if one is found after all. (A
+corruption of one member alone differs from the others: G14.)
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tests.system.verify.support.recorded_history import plain_history
 from tools.verify.format.records import RecordMalformed
 
 SEED = 20_261_121
-SHARES = 8  # of all corruptions, so that each test ends in time
+SHARES = 8  # share of all corruptions, so that each test ends in time
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "memberlog-blind-spots.md"
 FIELDS = ("index", "queue", "seq", "of", "detail")
-Corruption = tuple[str, int, Record]  # key, place in the log, what stands there instead
+Corruption = tuple[str, int, Record]  # key, place in the log, new value
 
 BODY = "only clients know what they sent: the check of their histories compares it"
 ONCE = "logged once, and nothing else in a log depends on it"
@@ -67,7 +67,7 @@ UNSEEN: dict[str, str] = {
     "RETURNED moved": ORDER,
 }
 
-# Seen at some places and not at others, and why not there.
+# Found at some places and not at others, with the reason.
 PARTLY: dict[str, str] = {
     "DELIVERED moved": ORDER,
     "NOTED.queue +1": "of what is bound: only what is called unroutable later contradicts it",
@@ -168,7 +168,7 @@ def is_seen(records: list[Record], corruption: Corruption) -> bool:
     _, at, changed = corruption
     try:
         return is_breached([*records[:at], changed, *records[at + 1 :]])
-    except RecordMalformed:  # damage, which the reader tells
+    except RecordMalformed:  # damage that the reader reports
         return True
 
 
@@ -177,7 +177,7 @@ def test_each_corruption_of_all_logs_is_found_or_listed(records: list[Record]) -
     for corruption in corruptions_in(records):
         by_key.setdefault(corruption[0], []).append(corruption)
     assert len(by_key) > 90
-    assert (UNSEEN.keys() | PARTLY.keys()) - by_key.keys() == set(), "no such corruption"
+    assert (UNSEEN.keys() | PARTLY.keys()) - by_key.keys() == set(), "there is no such corruption"
     chance = random.Random(SEED)
     for key, corruptions in by_key.items():
         if key not in PARTLY:
@@ -199,6 +199,6 @@ def test_every_corruption_of_all_logs(records: list[Record], share: int) -> None
     assert {key for key, ways in seen.items() if len(ways) == 2} == PARTLY.keys() & keys
 
 
-def test_the_lists_are_the_documents() -> None:
+def test_the_lists_agree_with_the_document() -> None:
     text = " ".join(DOCUMENT.read_text().split())
     assert [key for key in (*UNSEEN, *PARTLY) if f"`{key}`" not in text] == []

@@ -1,4 +1,4 @@
-"""Lies of fresh kinds that all members tell alike: each is found, at its place, by its promise."""
+"""Fresh lies that all members tell alike: each is found at its place, with its promise."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_truth_is_consistent() -> None:
 
 @cache
 def _after(lie: QueueLie) -> tuple[tuple[str, int], list[Breach]]:
-    """Return what must be named, and what is found."""
+    """Return the required findings and the actual ones."""
     maker = _recorded().copy()
     assert isinstance(maker, MoveMaker)
     return lie(maker), maker.breaches()
@@ -67,6 +67,6 @@ def test_a_lie_about_views_is_found(
     assert expected in found
 
 
-def test_each_new_rule_is_broken_by_one() -> None:
+def test_each_new_rule_is_broken_by_a_lie() -> None:
     broken = {one.rule for lie in IN_QUEUES for one in _after(lie)[1]}
     assert BROKEN_BY_LIES - broken == set()

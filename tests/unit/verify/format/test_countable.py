@@ -1,4 +1,4 @@
-"""Numbers that no log comes near are named; they ended the check with an error about integers."""
+"""Implausibly large numbers are named; they ended the check with an error about integers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGE = (1 << 62, 1 << 63, (1 << 64) - 1)
 
 
 def small(kind: type[Record]) -> Record:
-    """Return a record in which each number is 7, of one command."""
+    """Return a record of one command in which each number is 7."""
     fields: dict[str, object] = {
         name: bytes(16) if name in HASHES else SMALL[get_origin(hint) or hint]
         for name, hint in get_type_hints(kind).items()
@@ -48,7 +48,7 @@ def small(kind: type[Record]) -> Record:
 
 
 def read(record: Record, lsn: int = 7) -> tuple[int, Record]:
-    """Return what is read of a record as a log has it."""
+    """Return what the check reads of such a record in a log."""
     fields: list[object] = list(record)
     if isinstance(record, ConfirmRecord):
         fields[2] = leb(record.positions)
@@ -56,7 +56,7 @@ def read(record: Record, lsn: int = 7) -> tuple[int, Record]:
 
 
 def leb(positions: tuple[int, ...]) -> bytes:
-    """Return positions as a CONFIRM has them."""
+    """Return positions as a CONFIRM encodes them."""
     packed, before = b"", 0
     for position in positions:
         rest, before = position - before, position
@@ -68,7 +68,7 @@ def leb(positions: tuple[int, ...]) -> bytes:
 
 
 def changed(kind: type[Record]) -> Iterator[tuple[str, int, Record]]:
-    """Yield a record for each number and each value that it cannot have."""
+    """Yield a record for each number and each impossible value of it."""
     of_kind: Any = small(kind)
     for name, hint in get_type_hints(kind).items():
         if hint is int and name != "root":
@@ -77,7 +77,7 @@ def changed(kind: type[Record]) -> Iterator[tuple[str, int, Record]]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not End])
-def test_a_number_that_cannot_be_is_named(kind: type[Record]) -> None:
+def test_an_impossible_number_is_named(kind: type[Record]) -> None:
     assert read(small(kind)) == (7, small(kind))
     for lsn in (-1, 1 << 62, 1 << 63):
         with pytest.raises(RecordMalformed, match=f"{KINDS[kind].name} {lsn} has lsn {lsn}"):
@@ -87,7 +87,7 @@ def test_a_number_that_cannot_be_is_named(kind: type[Record]) -> None:
             read(record)
 
 
-def test_any_root_and_any_end_can_be() -> None:
+def test_any_root_and_any_end_are_possible() -> None:
     """A root is a hash; an END is only compared with what was counted."""
     for kind in KINDS:
         of_kind: Any = small(kind)

@@ -1,9 +1,9 @@
-"""Bytes checked in, read by the broker and by the check: two decoders, one documented format.
+"""Recorded bytes, read by the broker and by the check: two decoders of one documented format.
 
-`golden/member.qml` is of a member of a cluster, `streams.qml` of one with a stream, `readers.qml`
-begins where readers of one stand, `lease.qml` is of one that led a shared store; `client.qml`
-and `odd.qml` were made by hand after docs/MEMBERLOG.md, of what is rare.  They are never made
-again: where one is read otherwise, logs that are on disks already would be.
+`golden/member.qml` is from a member of a cluster, `streams.qml` from one with a stream,
+`readers.qml` begins where readers of a stream stand, `lease.qml` is from a leader of a shared
+store. `client.qml` and `odd.qml` were made by hand after docs/MEMBERLOG.md and hold rare cases.
+They are never regenerated: if one is read differently, so are logs that are already on disks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_both_decoders_read_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_records_of_some_kinds_are_found_by_lengths_alone(name: str) -> None:
+def test_some_kinds_of_records_are_found_by_lengths_alone(name: str) -> None:
     data = (GOLDEN / name).read_bytes()
     read = list(own_reader.read_segment(data, "x", [], decode=own.decode_written))
     wanted = own.RecordKind.CONFIRM, own.RecordKind.BATCH
@@ -82,17 +82,18 @@ def test_records_of_some_kinds_are_found_by_lengths_alone(name: str) -> None:
     assert list(own_reader.read_kinds(data[:-7] + bytes(40), *wanted)) == some
 
 
-def test_all_kinds_of_records_are_there() -> None:
+def test_the_files_have_all_kinds_of_records() -> None:
     kinds = Counter(kind for name in FILES for *_, kind, _ in read((GOLDEN / name).read_bytes())[0])
     assert kinds.keys() == {of.__name__ for of in own.KINDS}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_broker_still_writes_this_format(name: str) -> None:
-    """A difference here is a change of the format: a new version, and a golden file of it."""
+    """A difference here is a change of the format: it needs a new version, and a golden file of
+    it."""
     for one in reader.read_segment((GOLDEN / name).read_bytes(), "x"):
         again = codec.encode(one.lsn, one.record)
-        # How rows are packed may differ where a batch is written again after it was spelled out.
+        # Rows may be packed differently where a batch is written again after it was spelled out.
         assert codec.decode(again) == (one.lsn, one.record)
         if not isinstance(one.record, records.Batch):
             assert again == one.payload
@@ -100,7 +101,7 @@ def test_the_broker_still_writes_this_format(name: str) -> None:
             assert one.record.version == own_reader.VERSION == records.VERSION
 
 
-def test_a_compressed_segment_is_the_plain_one() -> None:
+def test_a_compressed_segment_equals_the_plain_one() -> None:
     plain, packed = GOLDEN / "member.qml", GOLDEN / "member.qml.gz"
     assert files.open_segment(packed) == segments.open_segment(packed) == plain.read_bytes()
     assert tuple(files.ends_of(packed)) == tuple(segments.ends_of(packed))
@@ -108,8 +109,8 @@ def test_a_compressed_segment_is_the_plain_one() -> None:
     assert files.ends_of(plain).end is not None
 
 
-def test_a_compressed_segment_whose_end_is_said_to_be_beyond_it(tmp_path: Path) -> None:
-    """`--fast` ended with an error of Python about some integer, and named no file."""
+def test_a_compressed_segment_that_claims_an_end_beyond_itself(tmp_path: Path) -> None:
+    """`--fast` ended with a Python error about an integer, and named no file."""
     data = bytearray((GOLDEN / "member.qml.gz").read_bytes())
     data[16:32] = struct.pack("<QQ", 1 << 20, 2**64 - 1)  # size, and where the second part begins
     lying = tmp_path / "m.1.000000.qml.gz"
@@ -118,7 +119,7 @@ def test_a_compressed_segment_whose_end_is_said_to_be_beyond_it(tmp_path: Path) 
         files.ends_of(lying)
 
 
-def test_what_is_rare_means_what_the_document_says() -> None:
+def test_rare_records_mean_what_the_document_says() -> None:
     found = [one.record for one in own_reader.read_segment(_odd(), "x", [])]
     header, view, queues, batch, low, none, *rest = found
     assert isinstance(header, own.Header)
@@ -127,7 +128,7 @@ def test_what_is_rare_means_what_the_document_says() -> None:
     assert queues == own.Queues(((3, "/", "q", True, -1), (2**32 - 1, "v", "p", False, 255)))
     assert isinstance(batch, own.Batch)
     rows = list(moves.MOVE.iter_unpack(batch.moves))
-    assert len(rows) == 13 * 3  # PUBLISHED and PASSED, which is ENQUEUED and DELIVERED
+    assert len(rows) == 13 * 3  # PUBLISHED and PASSED, which stands for ENQUEUED and DELIVERED
     assert rows[3:6] == [
         (0x81, 8, 2, 101, 0xABC, 2**64 - 2),
         (0x82, 8, 3, 2, 101, 2**63 + 1),
@@ -139,7 +140,7 @@ def test_what_is_rare_means_what_the_document_says() -> None:
     assert own.marks_of(rest[-1]) == [(65555, b"m" * 16)]
 
 
-def test_what_readers_of_a_stream_do_is_what_the_document_says() -> None:
+def test_moves_of_stream_readers_mean_what_the_document_says() -> None:
     data = (GOLDEN / "streams.qml").read_bytes()
     found = [one.record for one in own_reader.read_segment(data, "x", [])]
     named = [queue for one in found if isinstance(one, own.Queues) for queue in one.queues]
@@ -151,7 +152,7 @@ def test_what_readers_of_a_stream_do_is_what_the_document_says() -> None:
         for row in moves.MOVE.iter_unpack(one.moves)
     ]
     whats = [what for what, *_ in rows]
-    assert (whats[0], rows[0][4]) == (0x88, 258), "declared durable, a stream"
+    assert (whats[0], rows[0][4]) == (0x88, 258), "declared durable, and a stream"
     assert [seq for what, _, _, seq, _, _ in rows if what & 15 == moves.Op.ENQUEUED] == [0, 1, 2, 3]
     begin = [seq for what, _, _, seq, _, _ in rows if what == moves.Op.READER]
     assert begin == [1, 2, 3, 3]
@@ -163,7 +164,7 @@ def test_what_readers_of_a_stream_do_is_what_the_document_says() -> None:
     }  # fmt: skip
 
 
-def test_where_readers_stand_is_what_the_document_says() -> None:
+def test_offsets_of_readers_mean_what_the_document_says() -> None:
     data = (GOLDEN / "readers.qml").read_bytes()
     found = [one.record for one in own_reader.read_segment(data, "x", [])]
     assert [type(one) for one in found[:4]] == [
@@ -176,17 +177,17 @@ def test_where_readers_stand_is_what_the_document_says() -> None:
     ]
     (everything, some), (left,) = rows
     assert everything[0] == some[0] == 1
-    assert everything[1] == some[1] == left[1], "they share a channel"
-    assert (everything[3:], some[3:]) == ((2, False), (3, True)), "one has no credit"
+    assert everything[1] == some[1] == left[1], "the readers share a channel"
+    assert (everything[3:], some[3:]) == ((2, False), (3, True)), "one reader has no credit"
     assert left == (*some[:3], 5, True)
 
 
-def test_what_a_leader_of_a_shared_store_records_is_what_the_document_says() -> None:
+def test_records_of_a_leader_mean_what_the_document_says() -> None:
     data = (GOLDEN / "lease.qml").read_bytes()
     found = [one.record for one in own_reader.read_segment(data, "x", [])]
     first, last = (at for at, one in enumerate(found) if isinstance(one, own.Lease))
     before = [type(one) for one in found[:first]]
-    assert before == [own.Header, own.Start, own.Checkpoint], "and no view yet"
+    assert before == [own.Header, own.Start, own.Checkpoint], "there is no view yet"
     behind = {type(one) for one in found[last + 1 :]}
     assert behind == {own.Checkpoint, own.Stop, own.End}
     taken, lost = found[first], found[last]
@@ -197,11 +198,13 @@ def test_what_a_leader_of_a_shared_store_records_is_what_the_document_says() -> 
     boot, namespace = taken.clock.split("/")
     assert len(boot) == 36
     assert namespace.isdigit()
-    assert taken.at_us < taken.until_us < lost.at_us < lost.until_us, "it was renewed, and lost"
+    assert taken.at_us < taken.until_us < lost.at_us < lost.until_us, (
+        "the lease was renewed, then lost"
+    )
 
 
-def test_what_stands_for_two_moves_becomes_two() -> None:
-    """Compared with the rows taken one by one, as docs/MEMBERLOG.md says it."""
+def test_a_move_that_stands_for_two_becomes_two() -> None:
+    """Compared with the rows decoded one by one, as docs/MEMBERLOG.md describes."""
     chance = random.Random(3)
     passed = (moves.PASSED, moves.PASSED | moves.FLAG)
     for _ in range(300):
@@ -229,8 +232,8 @@ def test_what_stands_for_two_moves_becomes_two() -> None:
                 refuse(packed)
 
 
-def test_columns_are_the_same_of_moves_that_stand_for_two() -> None:
-    """Whichever way the batches of a part were written, with a move for both or with two."""
+def test_columns_are_the_same_for_single_and_combined_moves() -> None:
+    """Whichever way the batches of a part were written, with one move for both or with two."""
     chance = random.Random(4)
     whats = [1, 1, 2, 3, 4, moves.PASSED, moves.PASSED | moves.FLAG]
     batches = [
@@ -254,12 +257,12 @@ def _odd() -> bytes:
     return (GOLDEN / "odd.qml").read_bytes()
 
 
-def test_damage_is_judged_alike() -> None:
+def test_both_decoders_judge_damage_alike() -> None:
     chance = random.Random(7)
     seen: Counter[str] = Counter()
     for name in FILES:
         if name == "odd.qml":
-            continue  # of its numbers some are damage to the check alone
+            continue  # some of its numbers are damage only to the check
         whole = (GOLDEN / name).read_bytes()[:1200]
         for _ in range(15):
             data = bytearray(whole)
@@ -288,7 +291,8 @@ def test_damage_is_judged_alike() -> None:
 
 
 def test_a_hole_of_any_size_is_damage_where_records_follow() -> None:
-    """A loss of power leaves one where nothing was written; a large one was a torn tail."""
+    """A loss of power leaves a hole where nothing was written; a large one was taken for a torn
+    tail."""
     whole = (GOLDEN / "member.qml").read_bytes()
     entries, faults = read_by_the_check(whole[:1200] + bytes(1 << 9) + whole[1200:])
     assert faults == [("a record fails its checksum", 11, False)]
@@ -304,7 +308,7 @@ def test_a_hole_of_any_size_is_damage_where_records_follow() -> None:
 
 
 def test_more_packed_moves_than_lz4_can_count() -> None:
-    """They ended the check with an error of Python about some integer."""
+    """They ended the check with a Python error about an integer."""
     packed = [(1 << 31) // 27 + 1, bytes(9 << 20)]
     fields = [1, 1, 1, 1, 1, "a", 1, 1, 1, b"\1", bytes(2), *[bytes(16)] * 2, 1, bytes(16), packed]
     with pytest.raises(own.RecordMalformed, match="packed moves"):
@@ -345,7 +349,7 @@ def test_more_packed_moves_than_lz4_can_count() -> None:
         msgpack.packb([1, 0, 4, "n", "", "m", 1, 0, b"", "blake2b-16", 1, "guest"]),
     ],
 )
-def test_what_is_no_record_is_refused_by_both(payload: bytes) -> None:
+def test_both_decoders_refuse_malformed_records(payload: bytes) -> None:
     with pytest.raises(codec.RecordMalformed):
         codec.decode(payload)
     with pytest.raises(own.RecordMalformed):
@@ -372,13 +376,13 @@ def test_what_is_no_record_is_refused_by_both(payload: bytes) -> None:
         {15: [2, b"\x1f\x01\x00\x01\x00\x07\x50" + bytes(5)]},
     ],
 )
-def test_batches_that_are_none(change: dict[int, object]) -> None:
+def test_malformed_batches_are_refused(change: dict[int, object]) -> None:
     fields = [1, 1, 1, 1, 1, "a", 1, 1, 1, b"\1", bytes(2), *[bytes(16)] * 2, 1, bytes(16), b""]
     good = msgpack.packb([6, 1, *fields])
     assert tuple(own.decode(good)[1]) == tuple(codec.decode(good)[1]) == tuple(fields)
     for at, value in change.items():
         fields[at] = value
-    test_what_is_no_record_is_refused_by_both(msgpack.packb([6, 1, *fields]))
+    test_both_decoders_refuse_malformed_records(msgpack.packb([6, 1, *fields]))
 
 
 @pytest.mark.parametrize(
@@ -390,13 +394,13 @@ def test_batches_that_are_none(change: dict[int, object]) -> None:
         msgpack.packb([4, 1, 1, 1, "a", 1, bytes(16), [["a", 1, True]], [1], False]),
     ],
 )
-def test_the_check_refuses_members_that_are_none(payload: bytes) -> None:
+def test_the_check_refuses_malformed_members(payload: bytes) -> None:
     """They ended it with a traceback."""
     with pytest.raises(own.RecordMalformed):
         own.decode(payload)
 
 
-def test_the_numbers_are_those_of_the_broker() -> None:
+def test_the_checks_numbers_are_those_of_the_broker() -> None:
     """The check has its own; a member that wrote others would be judged by the wrong rules."""
     for one in Command:
         assert getattr(commands, one.name) == one
@@ -412,7 +416,7 @@ def test_the_numbers_are_those_of_the_broker() -> None:
     ]
 
 
-def test_totals_are_counted_alike() -> None:
+def test_both_count_totals_alike() -> None:
     for seed in range(3):
         chance = random.Random(seed)
         theirs, ours, position = segment_totals.SegmentTotals(), SegmentTotals(), 1

@@ -1,1 +1,1 @@
-"""Unit tests of how logs are found and read."""
+"""Unit tests of finding and reading logs."""

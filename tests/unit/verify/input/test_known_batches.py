@@ -1,4 +1,4 @@
-"""A batch that several logs have alike is decoded once, and judged in each of them."""
+"""A batch that several logs contain is decoded once, and judged in each of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_rows_are_those_of_each_log_alone(tmp_path: Path, seed: int, known: int)
 
 
 def test_the_chain_is_judged_in_each_log(tmp_path: Path) -> None:
-    """A log without one batch has the ones behind it from another chain."""
+    """A log without one batch has the later ones on another chain."""
     write_logs(tmp_path, 300, 1)
     first, second, _ = find_segments([tmp_path])
     data = second.read_bytes()

@@ -1,4 +1,4 @@
-"""Which segments are read, and how they are shared out among tasks."""
+"""Which segments are read, and how tasks share them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOLDEN = Path(__file__).parents[1] / "format" / "golden"
 
 
 def sized(directory: Path, *sizes: int) -> list[Path]:
-    """Make files of these sizes, without writing them."""
+    """Make files of these sizes, without writing their contents."""
     paths = []
     for number, size in enumerate(sizes):
         path = directory / f"a.1.{number:06d}.qml"
@@ -38,7 +38,7 @@ def sized(directory: Path, *sizes: int) -> list[Path]:
     return paths
 
 
-def test_directories_files_and_globs_each_file_once(tmp_path: Path) -> None:
+def test_directories_files_and_globs_give_each_file_once(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "memberlog").mkdir(parents=True)
         sized(tmp_path / name / "memberlog", 1, 1)
@@ -57,7 +57,7 @@ def test_a_place_without_logs_is_refused(tmp_path: Path, place: str) -> None:
         find_segments([tmp_path / place])
 
 
-def test_rows_are_counted_by_closing_records_packed_or_not() -> None:
+def test_rows_are_counted_by_closing_records_even_if_compressed() -> None:
     plain = GOLDEN / "member.qml"
     end = ends_of(plain).end
     assert end is not None
@@ -65,12 +65,12 @@ def test_rows_are_counted_by_closing_records_packed_or_not() -> None:
     assert count_rows([plain]) == count_rows([GOLDEN / "member.qml.gz"]) == rows > 0
 
 
-def test_rows_of_open_segments_are_guessed_by_their_size(tmp_path: Path) -> None:
+def test_rows_of_open_segments_are_estimated_by_size(tmp_path: Path) -> None:
     data = (GOLDEN / "member.qml").read_bytes()
     (path,) = sized(tmp_path, 0)
     path.write_bytes(data[:-1])
     assert count_rows([path]) == (len(data) - 1) // 8
-    path.write_bytes(bytes(800))  # no log at all
+    path.write_bytes(bytes(800))  # not a log
     assert count_rows([path]) == 100
     assert count_rows([tmp_path / "away.1.000000.qml"]) == 0
 
@@ -84,8 +84,10 @@ def test_rows_of_clients_are_their_operations(tmp_path: Path) -> None:
     assert 1000 <= count_rows(find_segments([tmp_path])) < 1100
 
 
-def test_it_is_rows_that_decide_who_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment may be of any size with few moves, or compressed with many."""
+def test_the_number_of_rows_decides_who_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment of any size may have few moves, and a compressed one many."""
     plain, packed = GOLDEN / "member.qml", GOLDEN / "member.qml.gz"
     monkeypatch.setattr(segments, "FEW_ROWS", count_rows([plain]) + 1)
     assert is_few([plain])
@@ -93,7 +95,7 @@ def test_it_is_rows_that_decide_who_checks(tmp_path: Path, monkeypatch: pytest.M
     assert not is_few([plain, packed])
 
 
-def test_what_members_dropped_is_said(tmp_path: Path) -> None:
+def test_segments_dropped_by_members_are_reported(tmp_path: Path) -> None:
     sized(tmp_path, 1, 1)
     assert dropped_before(find_segments([tmp_path])).notes == []
     note = tmp_path / "dropped"
@@ -118,8 +120,8 @@ def test_directories_behind_links_are_searched_once(tmp_path: Path) -> None:
     assert find_segments([place]) == [path]
 
 
-def test_what_cannot_be_a_segment_is_named(tmp_path: Path) -> None:
-    """A FIFO would be waited for, a link to nothing left out in silence."""
+def test_a_path_that_cannot_be_a_segment_is_named(tmp_path: Path) -> None:
+    """Reading a FIFO would wait, and a dangling link would be left out silently."""
     for name in ("fifo", "link", "folder", "nonsense"):
         (tmp_path / name).mkdir()
     os.mkfifo(tmp_path / "fifo" / "a.1.000000.qml")
@@ -145,10 +147,8 @@ def test_a_compressed_file_of_something_else_is_named(tmp_path: Path) -> None:
         check_input(rows)
 
 
-def test_a_directory_that_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The logs of a member would be left out in silence."""
+def test_an_unreadable_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the logs of a member would be left out silently."""
     (tmp_path / "one").mkdir()
     sized(tmp_path / "one", 1)
     (tmp_path / "closed").mkdir()

@@ -1,4 +1,4 @@
-"""Votes are counted by the check for itself (G7, G9): not by the arithmetic that it checks."""
+"""The check counts votes by itself (G7, G9), not by the arithmetic that it checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_both_arithmetics_agree(terms: tuple[str, ...]) -> None:
         assert ours.is_majority(present) == theirs.quorate(present), present
 
 
-def test_a_primary_of_half_shows_where_the_broker_itself_cannot_count(
+def test_a_primary_of_half_is_found_even_where_the_broker_counts_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: two of four, by a broker whose majority is one vote too low."""

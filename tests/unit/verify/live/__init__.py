@@ -1,1 +1,1 @@
-"""Unit tests of the check beside a running cluster."""
+"""Unit tests of the check of a running cluster."""

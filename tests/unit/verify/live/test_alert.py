@@ -38,16 +38,16 @@ def test_people_get_lines() -> None:
         "note: c (incarnation 2): what was before is not known"
     ]
     calm = FollowResult(RESULT.progress, [], 5000)
-    assert list(result_lines(calm, RESULT, as_json=False)) == []  # noted once
+    assert list(result_lines(calm, RESULT, as_json=False)) == []  # recorded once
 
 
-def test_the_status_names_the_members_that_lag() -> None:
+def test_the_status_names_members_that_lag() -> None:
     assert status(RESULT) == "verified 900, 100 behind 1,000: a =, c -100 (1.2 s)"
     late = FollowResult(RESULT.progress, [], 5000, unread_bytes=12_345)
     assert status(late).startswith("verified 900, 100 behind 1,000, 12,345 bytes to read: a =")
 
 
-def test_scripts_get_a_document_a_line() -> None:
+def test_scripts_get_one_document_a_line() -> None:
     finding, lag = (json.loads(line) for line in result_lines(RESULT, None, as_json=True))
     assert (finding["event"], finding["property"], finding["position"]) == ("finding", "G14", 90)
     assert finding["title"] == "same state everywhere"
@@ -65,7 +65,7 @@ def test_the_last_line_has_the_verified_position() -> None:
 
 
 @pytest.mark.parametrize("one", [signal.SIGINT, signal.SIGTERM])
-def test_signals_ask_for_the_end(one: signal.Signals) -> None:
+def test_signals_request_the_end(one: signal.Signals) -> None:
     before = signal.getsignal(one)
     with stop_signals() as stop:
         os.kill(os.getpid(), one)
@@ -74,14 +74,14 @@ def test_signals_ask_for_the_end(one: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("more", [["--html", "x"], ["--save", "x"], ["--export", "x"], ["--fast"]])
-def test_what_does_not_go_together_is_refused(tmp_path: Path, more: list[str]) -> None:
+def test_contradicting_options_are_refused(tmp_path: Path, more: list[str]) -> None:
     result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])
     assert result.exit_code == 2
     assert "Usage" in result.output
 
 
 @pytest.mark.parametrize("more", ["--alert-command", "--alert-url", "--metrics-port"])
-def test_what_needs_following_is_refused_without(tmp_path: Path, more: str) -> None:
+def test_options_of_follow_are_refused_without_it(tmp_path: Path, more: str) -> None:
     result = CliRunner().invoke(main, [str(tmp_path), more, "1"])
     assert result.exit_code == 2
     assert "need --follow" in result.output
@@ -96,7 +96,7 @@ def test_what_needs_following_is_refused_without(tmp_path: Path, more: str) -> N
         (["--metrics-port", "http"], "give PORT or HOST:PORT"),
     ],
 )
-def test_what_cannot_be_told_is_refused_before_spark_starts(
+def test_unusable_targets_are_refused_before_spark_starts(
     tmp_path: Path, more: list[str], said: str
 ) -> None:
     result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])

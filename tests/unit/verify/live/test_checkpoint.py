@@ -29,7 +29,7 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def control_rows(directory: Path) -> list[Row]:
-    """Return what the driver collects of all segments."""
+    """Return what the driver collects from all segments."""
     return [row for row in rows_of(directory) if row.kind in views_and_segments.CONTROL_KINDS]
 
 
@@ -56,7 +56,7 @@ def test_continuing_collects_the_same_rows_as_a_full_check(tmp_path: Path) -> No
     assert lifetimes.join_segments(again)[:2] == lifetimes.join_segments(everything)[:2]
 
 
-def test_what_one_member_lacks_on_disk_is_not_settled(tmp_path: Path) -> None:
+def test_positions_that_one_member_lacks_on_disk_are_not_settled(tmp_path: Path) -> None:
     maker = good_history(40)
     b = "b", 1
     maker.logs[b] = [r for r in maker.logs[b] if not isinstance(r, Durable)]
@@ -74,7 +74,7 @@ def test_an_archived_segment_may_be_missing(tmp_path: Path) -> None:
     assert checkpoint.unread(kept, saved)[0] == kept
 
 
-def test_a_member_may_drop_what_a_checkpoint_settles_and_nothing_else(tmp_path: Path) -> None:
+def test_a_member_may_drop_only_what_a_checkpoint_settles(tmp_path: Path) -> None:
     maker, a = good_history(40), ("a", 1)
     maker.logs[a] = [r for r in maker.logs[a] if not (isinstance(r, Durable) and r.position > 200)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
@@ -102,8 +102,10 @@ def test_a_member_may_drop_what_a_checkpoint_settles_and_nothing_else(tmp_path: 
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_what_was_dropped_unverified_after_a_point_is_told(tmp_path: Path, noted: bool) -> None:
-    """It is a hole only where the member's own account does not have it."""
+def test_unverified_segments_dropped_after_a_checkpoint_are_reported(
+    tmp_path: Path, noted: bool
+) -> None:
+    """It is a hole only where the member's own account lacks the segment."""
     maker, a = good_history(40), ("a", 1)
     maker.logs[a] = [r for r in maker.logs[a] if not (isinstance(r, Durable) and r.position > 200)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
@@ -124,7 +126,7 @@ def test_what_was_dropped_unverified_after_a_point_is_told(tmp_path: Path, noted
         assert any(f"segment {next_one} is missing" in one for one in holes)
 
 
-def test_another_log_in_the_place_of_a_verified_one_is_refused(tmp_path: Path) -> None:
+def test_another_log_in_place_of_a_verified_one_is_refused(tmp_path: Path) -> None:
     good_history(40).write(tmp_path / "logs", segment_bytes=2000)
     checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs"))
     good_history(40).write(tmp_path / "other", segment_bytes=2000, cluster="c2")

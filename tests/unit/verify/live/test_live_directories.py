@@ -1,5 +1,5 @@
-"""Directories that members write to, compress in and drop from while they are checked: the verdict
-is that on a copy of what was there.
+"""Directories that members write to, compress in and drop from during a check: the verdict is that
+on a copy of what was there.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ Check = Callable[[Path], Outcome]
 
 
 class Members:
-    """Members whose logs are half written; `go_on` is what may happen at any moment."""
+    """Members with half-written logs; `go_on` does what may happen at any moment."""
 
     def __init__(self, directory: Path) -> None:
         self.logs, self._kept = directory / "logs", directory / "kept"
         self.maker = good_history(12)
 
     def write(self) -> None:
-        """Write the first half of the logs, in some segments each."""
+        """Write the first half of the logs, each in a few segments."""
         LiveWriters(self.maker, self.logs, 2500).step(45)
         shutil.copytree(self.logs, self._kept)
 
     def again(self) -> None:
-        """Have the directories as they were."""
+        """Restore the directories."""
         shutil.rmtree(self.logs)
         shutil.copytree(self._kept, self.logs)
 
     def go_on(self) -> None:
-        """Each of them drops its oldest segment, compresses one, and writes most of a record."""
+        """Each member drops its oldest segment, compresses one, and writes most of a record."""
         for directory in sorted(self.logs.iterdir()):
             *closed, newest = sorted(directory.glob("*.qml"))
             with newest.open("ab") as file:
@@ -71,21 +71,21 @@ class Members:
 
 
 def full(logs: Path, since: Path | None = None) -> Outcome:
-    """Return what the full check says, but for sizes, which compression changes."""
+    """Return what the full check reports, except sizes, which compression changes."""
     report = verify(None, [logs], CheckOptions(since=since))
     counts = replace(report.counts, bytes=0)
     return [str(counts), *map(str, report.findings), *report.notes, *map(str, report.checks)]
 
 
 def fast(logs: Path) -> Outcome:
-    """Return what the comparison of ends says."""
+    """Return what the comparison of ends reports."""
     document = compare_ends([logs]).as_document() | {"bytes": 0}
     return [json.dumps(document)]
 
 
 @contextmanager
 def at_each_open(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> Iterator[None]:
-    """Have something happen whenever the check opens a segment, just before that."""
+    """Call a function just before the check opens each segment."""
     opened, by_number = pins.opened, os.open
 
     def open_pinned(path: Path) -> BinaryIO:
@@ -106,9 +106,8 @@ def at_each_open(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> I
 def outcomes(
     members: Members, check: Check, steps: range, monkeypatch: pytest.MonkeyPatch
 ) -> list[Outcome]:
-    """Return what a check says when its members go on at each of these steps, all that they do at
-    once; it has more steps than these.
-    """
+    """Return the report of a check during which members go on at each of these steps, all at once.
+    The check has more steps than these."""
     found: list[Outcome] = []
     for step in steps:
         members.again()
@@ -127,16 +126,15 @@ def outcomes(
 def judge(
     members: Members, check: Check, steps: range, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Outcome, int]:
-    """Require one of two verdicts at each step: of a copy of what was there before, or after, while
-    segments are listed still.  Return the first, and at how many steps it was that.
-    """
+    """Require one of two verdicts at each step: that of a copy made before, or, while segments are
+    still being listed, after. Return the first, and at how many steps it was given."""
     before = check(members.logs)
     members.go_on()
     after = check(members.logs)
     assert after != before
     found = outcomes(members, check, steps, monkeypatch)
     same = [one == before for one in found]
-    assert same == sorted(same), "what was held once is held to the end"
+    assert same == sorted(same), "a file opened once stays open to the end"
     assert all(one in (before, after) for one in found)
     return before, sum(same)
 
@@ -156,7 +154,9 @@ def test_members_that_go_on_change_no_verdict(
 
 
 @pytest.mark.slow
-def test_nor_that_of_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_change_no_verdict_on_new_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     members = Members(tmp_path)
     members.write()
     files = len(list(members.logs.rglob("*.qml")))
@@ -168,7 +168,9 @@ def test_nor_that_of_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert same == len([step for step in steps if step >= files])
 
 
-def test_nor_that_of_the_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_change_no_verdict_on_the_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     members = Members(tmp_path)
     members.write()
     files = len(list(members.logs.rglob("*.qml")))
@@ -189,9 +191,7 @@ def test_tasks_of_spark_read_what_was_there(tmp_path: Path) -> None:
         assert kept.ask("SELECT COUNT(*) AS n FROM kept").to_pylist() == [{"n": len(there)}]
 
 
-def test_a_file_that_may_not_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = Members(tmp_path)
     members.write()
 
@@ -206,7 +206,7 @@ def test_a_file_that_may_not_be_read_is_named(
 
 
 def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are read by name, up to where they ended."""
+    """They are reopened by name, and read up to where they ended."""
     members = Members(tmp_path)
     members.write()
     monkeypatch.setattr(pins, "OTHER_FILES", 1 << 40)

@@ -1,4 +1,4 @@
-"""Metrics of --follow: every family that the alerts ask for, served to whoever is meant to ask."""
+"""Metrics of --follow: every family that the alerts query, served only where configured."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def value(scrape: Scrape, name: str, **labels: str) -> float:
     return scrape[f"qpid_cluster_verify_{name}", found]
 
 
-def test_what_was_found_and_how_far_it_is() -> None:
+def test_findings_and_progress_are_reported() -> None:
     scrape = taken(CALM, TROUBLED, CALM, lost=3)
-    assert value(scrape, "consistent") == 0  # once broken it stays so
+    assert value(scrape, "consistent") == 0  # once broken, it stays broken
     assert value(scrape, "findings_total", promise="G14") == 1
     assert value(scrape, "findings_total", promise="G8") == 0
     scrape = taken(TROUBLED, lost=3)
@@ -65,7 +65,7 @@ def test_what_was_found_and_how_far_it_is() -> None:
     assert not [key for key in scrape if ("member", "d") in key[1]]  # it is gone
 
 
-def test_every_alert_is_silent_in_a_calm_cluster_and_raised_in_trouble() -> None:
+def test_alerts_are_silent_in_a_calm_cluster_and_fire_in_trouble() -> None:
     text = (CONF / "verify-alerts.yml").read_text(encoding="utf-8")
     alerts = dict(re.findall(r"- alert: (\w+)\n +expr: (.+)\n", text))
     assert len(alerts) == text.count("- alert:")
@@ -79,7 +79,7 @@ def test_every_alert_is_silent_in_a_calm_cluster_and_raised_in_trouble() -> None
         assert Query(expression, bad, bad, 15.0).value() != {}, name
 
 
-def test_it_is_served_to_this_machine() -> None:
+def test_metrics_are_served_on_the_loopback_address() -> None:
     metrics = FollowMetrics([])
     metrics.take(CALM)
     with serving("0", metrics) as port:
@@ -100,7 +100,7 @@ def test_it_is_served_to_this_machine() -> None:
 
 
 @pytest.mark.parametrize("where", ["", "x", "70000", "host:", ":9419", "-1", "[::1"])
-def test_what_is_no_port_is_refused(where: str) -> None:
+def test_an_invalid_port_is_refused(where: str) -> None:
     with (
         pytest.raises(BadInput, match="give PORT or HOST:PORT"),
         serving(where, FollowMetrics([])),
@@ -109,8 +109,8 @@ def test_what_is_no_port_is_refused(where: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["\u00e4..b", "\u00e4" * 64, "\udcff"])
-def test_what_can_be_no_host_is_refused(host: str) -> None:
-    """It ended in a traceback, as its encoding failed and not its address."""
+def test_an_impossible_host_is_refused(host: str) -> None:
+    """It ended in a traceback, as encoding it failed, not resolving it."""
     with (
         pytest.raises(BadInput, match=f"--metrics-port {host}:9419: that is no name of a host"),
         serving(f"{host}:9419", FollowMetrics([])),

@@ -1,4 +1,4 @@
-"""Alerts of --follow to a command and a webhook: told, tried again, never waited for."""
+"""Alerts of --follow to a command and a webhook: sent, retried, never waited for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG_S = 60.0
 
 
 class _Hook(BaseHTTPRequestHandler):
-    """Answers with one status after the other, then drips; keeps what it got."""
+    """Answers with one status after another, then drips; keeps the requests."""
 
     statuses: ClassVar[list[int]] = []
     begins: ClassVar[bytes] = b"HTTP/1.1 200 OK\r\nA: "
@@ -82,14 +82,14 @@ def test_a_command_gets_the_finding_as_json(tmp_path: Path) -> None:
     assert [(one.told, one.lost) for one in receivers] == [(1, 0)]
 
 
-def test_names_of_users_forge_no_line_and_reach_no_terminal() -> None:
+def test_user_names_cannot_forge_lines_or_reach_the_terminal() -> None:
     named = FOUND._replace(what="did not enter a\nALERT G1\x1b[2J\u202e")
     assert str(named).endswith("did not enter a\\nALERT G1\\x1b[2J\\u202e")
     assert as_document(named)["text"] == str(named)
     assert "\u201cafter\u201d" in str(FOUND)
 
 
-def test_a_webhook_gets_it_when_it_answers_again() -> None:
+def test_a_webhook_gets_the_alert_when_it_answers_again() -> None:
     with webhook(503, 500, 200) as url:
         one = Receiver("--alert-url", to_webhook(url), waits=(0.0, 0.0, 0.0))
         tell([one], FOUND)
@@ -108,13 +108,13 @@ def test_a_redirect_is_an_error_that_keeps_the_path_secret() -> None:
     assert len(_Hook.got) == 1
 
 
-def test_an_answer_that_drips_is_broken_off() -> None:
-    """No single byte was late, so one alert held up all that followed."""
+def test_a_dripping_answer_is_cut_off() -> None:
+    """No single byte was late, so one alert held up all later ones."""
     with webhook() as url, pytest.raises(NotDelivered, match=r"no whole answer in 0\.1 s"):
         to_webhook(url, 0.1)(b"{}")
 
 
-def test_what_is_no_answer_is_an_error_that_keeps_the_path_secret(
+def test_an_invalid_answer_is_an_error_that_keeps_the_path_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_Hook, "begins", b"no http")
@@ -123,7 +123,7 @@ def test_what_is_no_answer_is_an_error_that_keeps_the_path_secret(
     assert "secret" not in str(failure.value)
 
 
-def test_tries_are_bounded_and_what_is_lost_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_retries_are_bounded_and_lost_alerts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     tries: list[bytes] = []
 
     def refuse(document: bytes) -> None:
@@ -137,7 +137,7 @@ def test_tries_are_bounded_and_what_is_lost_is_named(capsys: pytest.CaptureFixtu
     assert "alert not told to --alert-url: it says no" in capsys.readouterr().err
 
 
-def test_a_receiver_that_hangs_holds_nobody_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_receiver_that_hangs_delays_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     began, let_go = Event(), Event()
 
     def hang(_: bytes) -> None:
@@ -151,20 +151,20 @@ def test_a_receiver_that_hangs_holds_nobody_up(capsys: pytest.CaptureFixture[str
         one.tell(b"more")
     assert one.lost == 3
     one.close(0.0)
-    assert one.lost == 6  # the one that hangs, too
+    assert one.lost == 6  # the receiver that hangs, too
     assert "3 alerts were not told before the end" in capsys.readouterr().err
     let_go.set()
 
 
-def test_a_command_that_fails_says_how() -> None:
+def test_a_failing_command_is_reported_with_its_reason() -> None:
     with pytest.raises(NotDelivered, match="sh ended with 3 no such pager"):
         to_command("sh -c 'echo no such pager >&2; exit 3'")(b"{}")
     with pytest.raises(NotDelivered, match="No such file"):
         to_command("/none/such")(b"{}")
 
 
-def test_a_command_has_ended_though_it_left_something_in_the_background(tmp_path: Path) -> None:
-    """It was called again and again, as if it had not ended: a page for each."""
+def test_a_command_has_ended_even_if_it_leaves_a_background_process(tmp_path: Path) -> None:
+    """It was called again and again, as if it had not ended: a page each time."""
     done = tmp_path / "done"
     rest = f"while [ ! -e '{done}' ]; do sleep 0.05; done"
     try:
@@ -180,17 +180,17 @@ def test_a_command_has_ended_though_it_left_something_in_the_background(tmp_path
         "http://x:port/", "http://x:70000/", "http://x/a b", "http://x/\u00e4",
     ],
 )  # fmt: skip
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(BadInput, match="--alert-url"):
         to_webhook(url)
 
 
 @pytest.mark.parametrize("command", ["", "'unclosed"])
-def test_what_is_no_command_is_refused(command: str) -> None:
+def test_an_invalid_command_is_refused(command: str) -> None:
     with pytest.raises(BadInput, match="--alert-command"):
         to_command(command)
 
 
 def until(one: Receiver) -> None:
-    """Wait until all was told or lost."""
+    """Wait until all alerts are sent or lost."""
     one.close(LONG_S)

@@ -1,4 +1,4 @@
-"""A chain of checks, each since the one before, over logs that grow: nothing may be found."""
+"""A chain of checks, each since the one before, over logs that grow: none may find anything."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_twenty_checks_one_after_the_other_find_nothing(tmp_path: Path) -> None:
-    """With clients, whose histories are whole, while settled segments are left out (issue 16)."""
+def test_twenty_checks_in_a_row_find_nothing(tmp_path: Path) -> None:
+    """With clients, whose histories are complete, while settled segments are left out (issue
+    16)."""
     cluster, point = GrowingCluster(tmp_path / "logs"), None
     read: list[int] = []
     for number in range(1, STEPS + 1):
@@ -39,7 +40,7 @@ def test_twenty_checks_one_after_the_other_find_nothing(tmp_path: Path) -> None:
         assert report.clients is not None
         read.append(report.counts.segments)
         point = options.save
-    assert max(read) <= 2 * len(cluster.members) + 3 < 3 * STEPS, "settled ones are left out"
+    assert max(read) <= 2 * len(cluster.members) + 3 < 3 * STEPS, "settled segments are left out"
     cluster.writes.published(cluster.published + 1, b"never sent")
     cluster.writes.confirmed(cluster.published + 1)
     cluster.publish()

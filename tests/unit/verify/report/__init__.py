@@ -1,1 +1,1 @@
-"""Unit tests of what people are shown."""
+"""Unit tests of the reports for people."""

@@ -1,4 +1,4 @@
-"""Members whose logs are missing are named, and a minority's logs prove nothing."""
+"""Members whose logs are missing are named, and the logs of a minority prove nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_voters(logs: Path, *voters: str) -> list[Row]:
     ]
 
 
-def test_all_logs_are_there(logs: Path) -> None:
+def test_with_all_logs_nothing_is_noted(logs: Path) -> None:
     assert absent_without(logs) == AbsentLogs((), ("a", "b", "c"), True)
 
 
@@ -44,7 +44,7 @@ def test_a_missing_log_is_named(logs: Path) -> None:
     assert "b is named by the other members, but no log of it is here" in absent.notes()[0]
 
 
-def test_the_logs_of_a_minority_are_nothing_to_compare(logs: Path) -> None:
+def test_logs_of_a_minority_cannot_be_compared(logs: Path) -> None:
     absent = absent_without(logs, "a", "c")
     assert (absent.members, absent.enough) == (("a", "c"), False)
     assert absent.reason() == (
@@ -65,7 +65,7 @@ def test_voters_that_were_in_no_view_count_too(logs: Path) -> None:
         (("a", "@arbitrator=c"), True),  # it has no log
         (("a", "b", "@arbitrator=c"), False),
         (("a=3", "b", "c"), True),
-        (("a", "b", "@two_node"), False),  # what b did alone is not known
+        (("a", "b", "@two_node"), False),  # what b did alone is unknown
         (("a", "b", "@away=b"), True),
         (("a", "->", "b", "c"), False),
     ],

@@ -1,4 +1,4 @@
-"""The page of the report: complete, self-contained, and safe whatever the logs hold."""
+"""The HTML report: complete, self-contained, and safe whatever the logs hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND = 1_000_000
 
 
 def timeline() -> Timeline:
-    """Three members; b crashes and comes back with a state from a."""
+    """Three members; b crashes and returns with a state from a."""
     a = IncarnationTimeline("a", 1, BEGIN, BEGIN + 60 * SECOND)
     a.spans = [Span(BEGIN, BEGIN + 20 * SECOND, 1), Span(BEGIN + 22 * SECOND, a.end_us, 2)]
     b = IncarnationTimeline("b", 1, BEGIN, BEGIN + 20 * SECOND)
@@ -56,15 +56,16 @@ def report(*findings: Finding) -> Report:
 DIVERGED = Finding("G14", "b", 2, 5000, "another chain after <script>alert(1)</script>")
 
 
-def test_verdict_and_counts_are_on_it() -> None:
+def test_it_has_the_verdict_and_the_counts() -> None:
     text = page(report(), "Consistency of logs")
     assert 'class="verdict good"' in text
     assert "77,001 batches" in text
     assert "b: not known" in text
 
 
-def test_each_promise_says_what_it_was_examined_on() -> None:
-    """No green for what no check saw, and none for the whole where something is missing."""
+def test_each_promise_states_what_it_was_examined_on() -> None:
+    """A promise that no check examined is not green, nor is the whole where something is
+    missing."""
     seen = report(DIVERGED)
     seen.checks = [
         Coverage("G1 G14", "the same everywhere", 77_001, "batches"),
@@ -115,7 +116,7 @@ def test_text_from_logs_cannot_become_markup() -> None:
     assert text.count("</svg>") == 3
 
 
-def test_nothing_is_fetched_from_anywhere() -> None:
+def test_the_page_loads_nothing() -> None:
     text = page(report(DIVERGED), "t")
     assert not re.search(r"(src|href|url\()\s*=?", text)
     assert "http" not in text
@@ -141,7 +142,7 @@ def test_redeliveries_are_counted_by_cause() -> None:
     assert f"Of {delivered:,} deliveries 403 were of messages" in text
 
 
-def test_no_redelivery_is_reported() -> None:
+def test_a_report_without_redeliveries() -> None:
     calm = report()
     assert calm.timeline is not None
     calm.timeline.move_counts = [MoveCount(3, DELIVERED, 7)]
@@ -149,8 +150,8 @@ def test_no_redelivery_is_reported() -> None:
 
 
 @pytest.mark.slow
-def test_large_logs_stay_small_pages() -> None:
-    """A week with a restart and a view every few seconds draws no more than can be seen."""
+def test_large_logs_give_small_pages() -> None:
+    """A week with a restart and a view every few seconds draws no more than a reader can see."""
     large = report(*(Finding("G14", "b", 2, n, "differs") for n in range(5_000)))
     assert large.timeline is not None
     for n in range(100):
@@ -164,7 +165,7 @@ def test_large_logs_stay_small_pages() -> None:
     assert "100 incarnations" in text
 
 
-def test_context_of_a_finding_and_coverage() -> None:
+def test_a_finding_has_its_context_and_coverage() -> None:
     detailed = report(DIVERGED._replace(around=("4999: PUBLISH", "5000: <ACK>")))
     detailed.checks = [Coverage("G11", "redeliveries", 1234, "deliveries")]
     text = page(detailed, "t")

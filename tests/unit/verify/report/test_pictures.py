@@ -1,4 +1,4 @@
-"""Pictures of the report: gaps where a member was away, epochs as bands, times of any length."""
+"""Pictures of the report: gaps while a member was away, epochs as bands, times of any length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ END = BEGIN + SLICES * STEP - 1
 
 
 def timeline(*members: tuple[str, list[Span]]) -> Timeline:
-    """A second for each slice; member a applies ten positions in each."""
+    """One second for each slice; member a applies ten positions in each."""
     found = Timeline(BEGIN, END, [], [Slice(n, "a", 10 * n + 10) for n in range(SLICES)])
     assert found.slice_us == STEP
     for name, spans in (("a", [Span(BEGIN, END, 1)]), *members):
@@ -46,7 +46,7 @@ def drawn(runs: Runs) -> list[tuple[int, int]]:
 
 
 def test_a_member_that_was_away_leaves_a_gap() -> None:
-    """Neither what it missed meanwhile, nor what others applied in the slice that it left in."""
+    """The gap covers what it missed and what others applied in the slice in which it left."""
     away = timeline(("b", [Span(BEGIN, at(20.1), 1), Span(at(90.5), END, 2, 900)]))
     away.slices += [Slice(n, "b", 10 * n + 10) for n in range(20)]
     away.slices += [Slice(20, "b", 201)]
@@ -57,7 +57,7 @@ def test_a_member_that_was_away_leaves_a_gap() -> None:
     assert drawn(lags["a"]) == [(0, SLICES - 1)]
 
 
-def test_a_member_that_stands_still_in_a_primary_falls_behind() -> None:
+def test_a_member_that_stalls_in_a_primary_falls_behind() -> None:
     still = timeline(("b", [Span(BEGIN, END, 1)]))
     still.slices += [Slice(n, "b", 10 * n + 10) for n in range(50)]
     (line,) = lag_runs(still)["b"]
@@ -65,7 +65,7 @@ def test_a_member_that_stands_still_in_a_primary_falls_behind() -> None:
 
 
 def test_a_member_that_received_the_state_begins_there() -> None:
-    """Nothing is applied after it came back: it has the position all the same."""
+    """It applied nothing after its return, but it has the position."""
     quiet = timeline(("b", [Span(BEGIN, at(2), 1), Span(at(60), END, 2, 300)]))
     quiet.slices = [Slice(n, "a", 10 * n + 10) for n in range(30)]
     assert {lag for run in lag_runs(quiet)["b"][1:] for _, lag in run} == {0}
@@ -73,7 +73,7 @@ def test_a_member_that_received_the_state_begins_there() -> None:
 
 def test_epochs_are_bands_without_overlap_and_with_the_times_between_them() -> None:
     spans = [Span(at(0), at(30), 1), Span(at(50), at(80), 2), Span(at(80), END, 3)]
-    late = timeline(("b", [Span(at(0), at(85), 2)]))  # tells late that another epoch began
+    late = timeline(("b", [Span(at(0), at(85), 2)]))  # learns late that another epoch began
     late.incarnations[0].spans = spans
     bands = epoch_bands(late)
     assert [(band.begin_us, band.end_us, str(band)) for band in bands] == [
@@ -108,7 +108,7 @@ def test_times_fit_an_hour_and_a_month() -> None:
         assert all(BEGIN < time <= BEGIN + 17 + seconds * 1_000_000 for time, _ in ticks)
 
 
-def test_names_are_beside_bars_and_marks_say_whose_they_are() -> None:
+def test_names_are_beside_bars_and_marks_name_their_member() -> None:
     story = timeline(("b", [Span(at(30), END, 1)]))
     story.incarnations[1].events = [Event(at(30), "snapshot", "takes the state")]
     text = "".join(pictures(story, []))

@@ -1,4 +1,4 @@
-"""The progress bar on the terminal: its text, and that nothing is left of it."""
+"""The progress bar on the terminal: its text, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Terminal(io.StringIO):
 
 
 class Spark:
-    """As much of a session as the bar uses: one stage with 3 of 12 tasks done, one that is gone."""
+    """The part of a session that the bar uses: one stage with 3 of 12 tasks done, one that is
+    gone."""
 
     numCompletedTasks, numTasks = 3, 12
 
@@ -39,7 +40,7 @@ class Spark:
         return self if stage == 4 else None
 
 
-def test_how_far_a_step_is() -> None:
+def test_the_progress_of_a_step_is_shown() -> None:
     assert (
         bar(2, 6, 12, 75.9)
         == f"[{'#' * (WIDTH // 2)}{'.' * (WIDTH // 2)}] step 2: 6 of 12 tasks, 1:15"
@@ -47,7 +48,7 @@ def test_how_far_a_step_is() -> None:
     assert bar(2, 0, 0, 3.0) == f"[{'.' * WIDTH}] planning, 0:03"
 
 
-def test_spark_is_asked() -> None:
+def test_progress_comes_from_spark() -> None:
     spark = cast("SparkSession", Spark())
     assert progress_bar.Stages(spark)() == (2, 3, 12)
 
@@ -62,7 +63,7 @@ def test_it_is_erased_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "out"), [(False, Terminal()), (True, io.StringIO())])
-def test_scripts_and_files_get_none(wanted: bool, out: io.StringIO) -> None:
+def test_scripts_and_files_get_no_bar(wanted: bool, out: io.StringIO) -> None:
     with progress_bar.progress(cast("SparkSession", None), wanted, out):
         pass
     assert out.getvalue() == ""

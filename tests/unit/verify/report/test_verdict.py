@@ -1,4 +1,4 @@
-"""A verdict names what was seen to hold, and on how much; never what no check saw."""
+"""A verdict names what was seen to hold and on how much, and nothing that no check saw."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEN = [
 ]
 
 
-def test_promises_that_a_check_saw_are_named_with_how_much() -> None:
+def test_each_promise_is_named_with_how_much_was_checked() -> None:
     said = render(Report(checks=SEEN), 1.0).splitlines()
     assert said[-3:] == [
         "consistent: G1, G12, G14 hold in these logs",
@@ -30,7 +30,7 @@ def test_promises_that_a_check_saw_are_named_with_how_much() -> None:
     ]
 
 
-def test_a_check_that_saw_nothing_of_what_was_there_is_a_hole_in_the_verdict() -> None:
+def test_a_check_that_saw_nothing_of_its_subject_limits_the_verdict() -> None:
     report = Report(checks=[*SEEN, Coverage("G20", "balances", 0, "checkpoints", due=True)])
     said = render(report, 1.0)
     assert "consistent as far as looked: G1, G12, G14 hold in these logs" in said
@@ -39,6 +39,6 @@ def test_a_check_that_saw_nothing_of_what_was_there_is_a_hole_in_the_verdict() -
     assert 'class="verdict unsure"' in page(report, "logs")
 
 
-def test_a_finding_is_no_such_verdict() -> None:
+def test_a_finding_gives_no_such_verdict() -> None:
     said = render(Report(findings=[Finding("G1", "a", 1, 2, "x")], checks=SEEN), 1.0)
     assert "hold in these logs" not in said
