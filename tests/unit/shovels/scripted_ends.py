@@ -17,7 +17,7 @@ Sent = tuple[int, bytes, bytes]
 
 
 class Broker:
-    """One end: it answers methods, and what is done with publishes a test says."""
+    """One end: it answers methods; the test decides what happens to publishes."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Broker:
             self._on_method(channel, method.name, args)
 
     def names(self) -> list[str]:
-        """Methods that came, in order."""
+        """The received methods, in order."""
         return [name for name, _ in self.did]
 
     def _on_method(self, channel: int, name: str, args: tuple[Value, ...]) -> None:
@@ -127,7 +127,7 @@ class Broker:
                 pass
 
     def _deliver(self) -> None:
-        """As many as are prefetched."""
+        """As many messages as are prefetched."""
         out = bytearray()
         for place in [one for one in self.messages if one not in self.taken.values()]:
             if len(self.taken) == self._prefetch:

@@ -1,4 +1,4 @@
-"""What a shovel makes of a message, and which number it gives it."""
+"""How a shovel transforms a message, and which producer number the message gets."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def headers_of(message: Outgoing) -> Table:
     return found
 
 
-def test_the_number_is_the_place_and_the_name_that_of_the_queue_and_the_shape() -> None:
+def test_the_number_is_the_place_and_the_producer_names_queue_and_shape() -> None:
     first, second = headers_of(outgoing(place=7)), headers_of(outgoing(place=8))
     assert (first["x-sequence"], second["x-sequence"]) == (7, 8)
     assert first["x-producer-id"] == second["x-producer-id"]
     other_shape = headers_of(outgoing({"dest-publish-properties": {"app_id": "x"}}))
     assert other_shape["x-producer-id"] != first["x-producer-id"]
     same = headers_of(outgoing({"src-prefetch-count": 3, "dest-uri": ("amqp://x", "amqp://y")}))
-    assert same == first, "what does not shape the message makes no other producer"
+    assert same == first, "settings that do not shape the message keep the producer"
 
 
 def test_a_number_that_does_not_fit_the_frame_is_left_out() -> None:
-    """It would stop the shovel: the headers of a message are one frame."""
+    """It would stop the shovel: the headers of a message must fit one frame."""
     filled: Table = {"h": "x" * 4000}
     unnumbered = outgoing(headers=filled, numbers=False)
     size = len(outgoing(headers=filled).properties) + 20
@@ -61,12 +61,12 @@ def test_a_number_that_does_not_fit_the_frame_is_left_out() -> None:
     assert too_small == unnumbered._replace(producer="")
 
 
-def test_what_comes_through_a_queue_of_the_attempts_own_has_no_number() -> None:
-    """Each attempt used up one of the names of producers that the user of the destination has."""
+def test_messages_through_a_temporary_queue_have_no_number() -> None:
+    """Otherwise each attempt would use up one of the producer names of the destination's user."""
     assert headers_of(outgoing({"src-queue": None, "src-exchange": "e"})) == {}
 
 
-def test_what_is_about_the_source_does_not_go_on() -> None:
+def test_properties_about_the_source_are_removed() -> None:
     came: Table = {
         "a": 1, "x-delivery-count": 3, "x-producer-id": "other", "x-sequence": 99,
         "x-producer-epoch": 2, "x-death": (),
@@ -78,19 +78,19 @@ def test_what_is_about_the_source_does_not_go_on() -> None:
     assert numbered["x-sequence"] == 7
 
 
-def test_the_same_message_is_the_same_bytes_in_each_attempt() -> None:
+def test_a_message_has_the_same_bytes_in_each_attempt() -> None:
     first = outgoing({"dest-add-forward-headers": True}, {"x-delivery-count": 1})
     again = outgoing({"dest-add-forward-headers": True}, {"x-delivery-count": 2})
     assert first == again
 
 
-def test_doubtful_ones_go_without_a_number() -> None:
+def test_doubtful_messages_have_no_number() -> None:
     assert "x-sequence" not in headers_of(outgoing(doubtful={"id/1": 7}))
     assert "x-sequence" in headers_of(outgoing(place=8, doubtful={"id/1": 7}))
     assert "x-sequence" in headers_of(outgoing(doubtful={"id/2": 7}))
 
 
-def test_where_it_goes() -> None:
+def test_the_destination_of_a_message() -> None:
     assert outgoing()[:2] == ("", "b")
     onward: Table = {"dest-queue": None}
     assert outgoing(onward)[:2] == ("from", "key")
@@ -99,7 +99,7 @@ def test_where_it_goes() -> None:
     assert outgoing(onward | {"dest-exchange-key": "k"})[:2] == ("from", "k")
 
 
-def test_properties_of_the_definition_take_the_place_of_the_messages_own() -> None:
+def test_properties_of_the_definition_replace_those_of_the_message() -> None:
     own: Table = {"app_id": "own", "type": "kept", "delivery_mode": 1}
     new: Table = {"app_id": "new", "delivery_mode": 2}
     message = outgoing({"dest-publish-properties": new}, properties=own, numbers=False)
@@ -109,7 +109,7 @@ def test_properties_of_the_definition_take_the_place_of_the_messages_own() -> No
     assert {"a", "b"} & set(headers_of(replaced)) == {"b"}
 
 
-def test_the_way_that_it_came_is_written_behind_earlier_ways() -> None:
+def test_the_forwarding_header_is_appended_to_earlier_ones() -> None:
     message = outgoing({"dest-add-forward-headers": True}, {"x-shovelled": ({"old": 1},)})
     assert headers_of(message)["x-shovelled"] == (
         {"old": 1},
@@ -121,6 +121,6 @@ def test_the_way_that_it_came_is_written_behind_earlier_ways() -> None:
     )  # fmt: skip
 
 
-def test_a_time_is_added() -> None:
+def test_a_timestamp_is_added() -> None:
     found = headers_of(outgoing({"dest-add-timestamp-header": True}, numbers=False))
     assert isinstance(found["x-shovelled-timestamp"], int)

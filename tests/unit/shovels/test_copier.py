@@ -1,4 +1,6 @@
-"""A replica of a queue holds what its source holds (G35): both sides and the attempt between."""
+"""A replica of a queue holds what its source holds (G35): both sides and the attempt between
+them.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ def headers_of(one: ServerMethod) -> Table:
     return found
 
 
-# -- what is told --------------------------------------------------------------------------------
+# -- what the source reports -----------------------------------------------------------------------
 
 
 def told(received: list[ServerMethod]) -> list[object]:
-    """Bodies of messages, and words with what they say."""
+    """Bodies of messages, and events with their values."""
     found: list[object] = []
     for one in received:
         if one.method == "basic.deliver":
@@ -78,7 +80,7 @@ def told_next(broker: Wired, peer: Peer) -> list[object]:
     return told(peer.take())
 
 
-def test_what_is_held_is_told_and_what_is_settled_leaves(source: Wired) -> None:
+def test_held_messages_are_sent_and_settled_ones_removed(source: Wired) -> None:
     peer = source.connect().open(1)
     peer.call(1, "basic.get", "q", False)
     peer.call(1, "basic.get", "q", False)
@@ -87,7 +89,7 @@ def test_what_is_held_is_told_and_what_is_settled_leaves(source: Wired) -> None:
         ("begin", 5), b"0", b"1", b"2", b"3", b"4", ("level", 5)
     ]  # fmt: skip
     assert told_next(source, follower) == []
-    peer.call(1, "basic.reject", 1, True)  # it goes back: that changes nothing
+    peer.call(1, "basic.reject", 1, True)  # it returns: nothing changes
     assert [one for one in told_next(source, follower) if one != ("level", 5)] == []
     peer.call(1, "basic.ack", 2, False)
     peer.publish(1, "q", b"5")
@@ -96,7 +98,7 @@ def test_what_is_held_is_told_and_what_is_settled_leaves(source: Wired) -> None:
     assert told_next(source, follower) == [("gone", "0,2-5"), ("level", 0)]
 
 
-def test_only_what_is_durable_is_told(source: Wired) -> None:
+def test_only_durable_changes_are_reported(source: Wired) -> None:
     source.durable = False
     follower = follow(source)
     assert told_next(source, follower) == []
@@ -105,8 +107,9 @@ def test_only_what_is_durable_is_told(source: Wired) -> None:
     assert told_next(source, follower)[0] == ("begin", 5)
 
 
-def test_nothing_is_told_of_a_state_between_two_positions(source: Wired) -> None:
-    """A command that waits for the disk has taken a message out and not put it back yet, say."""
+def test_no_state_between_two_positions_is_reported(source: Wired) -> None:
+    """For example, a command that waits for the disk has taken a message out and not yet put it
+    back."""
     follower = follow(source)
     told_next(source, follower)
     source.connect().open(1).call(1, "queue.purge", "q", False)
@@ -116,8 +119,8 @@ def test_nothing_is_told_of_a_state_between_two_positions(source: Wired) -> None
     assert told_next(source, follower) == [("gone", "0-4"), ("level", 0)]
 
 
-def test_who_follows_a_member_that_does_not_serve_is_sent_to_another_one(source: Wired) -> None:
-    """Not at once: a view changes within a moment, and then it goes on."""
+def test_a_follower_of_a_member_that_does_not_serve_is_sent_away(source: Wired) -> None:
+    """After some seconds: a view change is over in a moment, and then the follower continues."""
     peer = follow(source)
     told_next(source, peer)
     source.controller.serving = False
@@ -135,8 +138,8 @@ def test_who_follows_a_member_that_does_not_serve_is_sent_to_another_one(source:
     assert peer.take() == []
 
 
-def test_who_is_sent_away_from_a_member_whose_lease_is_over_is_told_so(source: Wired) -> None:
-    """Its view stands as far as it knows, so it has no other reason."""
+def test_the_reason_is_an_expired_lease_where_there_is_one(source: Wired) -> None:
+    """As far as the member knows its view stands, so it has no other reason."""
     peer = follow(source)
     source.gateway.fenced = True
     for _ in range(10):
@@ -153,7 +156,7 @@ def sent_away(source: Wired, peer: Peer) -> str:
     return str(closed.args[1])
 
 
-def test_what_is_known_is_told_only_when_it_left_and_after_all_else(source: Wired) -> None:
+def test_known_messages_are_reported_only_if_gone_and_after_the_rest(source: Wired) -> None:
     queue_id = f"{source.machine.cluster_id}/{source.queue().number}"
     follower = follow(source, f"{queue_id} 1-2,7-8")
     assert told_next(source, follower) == [
@@ -163,7 +166,7 @@ def test_what_is_known_is_told_only_when_it_left_and_after_all_else(source: Wire
     assert told_next(source, other)[1:6] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_queue_that_is_made_anew_begins_anew(source: Wired) -> None:
+def test_a_queue_declared_anew_is_reported_from_its_beginning(source: Wired) -> None:
     follower = follow(source)
     told_next(source, follower)
     peer = source.connect().open(1)
@@ -180,7 +183,9 @@ def test_a_queue_that_is_made_anew_begins_anew(source: Wired) -> None:
 @pytest.mark.parametrize(
     ("arguments", "no_ack"), [({FOLLOW: ""}, False), ({FOLLOW: 5}, True)]
 )  # fmt: skip
-def test_who_asks_otherwise_is_refused(source: Wired, arguments: Table, no_ack: bool) -> None:
+def test_a_follower_with_invalid_arguments_is_refused(
+    source: Wired, arguments: Table, no_ack: bool
+) -> None:
     peer = source.connect().open(1)
     ((closed, code, *_),) = peer.call(
         1, "basic.consume", "q", "f", False, no_ack, False, False, arguments
@@ -195,7 +200,7 @@ def test_who_asks_otherwise_is_refused(source: Wired, arguments: Table, no_ack: 
         (False, {"x-queue-type": "stream"}, 406, "which is read by offsets"),
     ],
 )
-def test_what_cannot_be_followed_is_told(
+def test_the_reason_why_a_queue_cannot_be_followed_is_given(
     source: Wired,
     exclusive: bool,
     arguments: Table,
@@ -212,7 +217,7 @@ def test_what_cannot_be_followed_is_told(
     assert says in str(closed.args[1])
 
 
-def test_a_queue_with_too_much_to_look_at_is_not_followed(
+def test_a_queue_with_too_many_unacked_messages_is_not_followed(
     source: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followed, "OUT_OF_LINE_MAX", 1)
@@ -227,18 +232,19 @@ def test_a_queue_with_too_much_to_look_at_is_not_followed(
     assert "has 2 messages that are unacknowledged" in str(closed.args[1])
 
 
-def test_who_cancels_is_told_no_more(source: Wired) -> None:
+def test_a_cancelled_follower_gets_nothing_more(source: Wired) -> None:
     follower = follow(source)
     assert follower.call(1, "basic.cancel", "f", False) == [("basic.cancel-ok", "f")]
     assert told_next(source, follower) == []
     assert not source.gateway.following
 
 
-# -- what is copied ------------------------------------------------------------------------------
+# -- what the replica holds
+# --------------------------------------------------------------------------
 
 
 class Workload:
-    """Clients of the source that do all that changes what a queue holds."""
+    """Clients of the source that do everything that changes the contents of a queue."""
 
     def __init__(self, broker: Wired, random: Random, priorities: int) -> None:
         self._broker, self._random, self._priorities = broker, random, priorities
@@ -253,7 +259,7 @@ class Workload:
         )
 
     def some(self) -> None:
-        """One of it."""
+        """The body of one message."""
         random = self._random
         match random.choice("ppppppggggaarrnd"):
             case "p":
@@ -291,7 +297,7 @@ Begin = Callable[[Wired, Wired], Attempt]
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Begins attempts, which end with the test."""
+    """Starts attempts, which end with the test."""
     begun: list[Attempt] = []
 
     def one(source: Wired, destination: Wired) -> Attempt:
@@ -305,7 +311,7 @@ def begin() -> Iterator[Begin]:
 
 @pytest.fixture
 def brokers() -> tuple[Wired, Wired]:
-    """The source, which has a message, and who keeps a replica."""
+    """The source, with one message, and the broker of the replica."""
     there, here = Wired(), Wired()
     there.connect().open(1).declare(1, "q", durable=True)
     return there, here
@@ -313,9 +319,7 @@ def brokers() -> tuple[Wired, Wired]:
 
 @pytest.mark.parametrize("priorities", [0, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_happens_there_it_is_here_in_the_end(
-    seed: int, priorities: int, begin: Begin
-) -> None:
+def test_the_replica_equals_the_source_in_the_end(seed: int, priorities: int, begin: Begin) -> None:
     random = Random(seed)
     there, here = both = Wired(), Wired()
     work = Workload(there, random, priorities)
@@ -326,20 +330,20 @@ def test_whatever_happens_there_it_is_here_in_the_end(
     for _ in range(300):
         work.some()
         step(both)
-        if random.random() < 0.01:  # its member dies, or the source's
+        if random.random() < 0.01:  # its member dies, or that of the source
             attempt.end()
             attempt = begin(*both)
     until(both, lambda: attempt.level and here.holds() == there.holds())
-    assert here.queue().unacked == len(here.holds()), "nobody else can get them"
+    assert here.queue().unacked == len(here.holds()), "no other consumer can get them"
     attempt.stop()
     peer, got = here.connect().open(1), list[bytes]()
     while bodies := [one.body for one in peer.send_method("basic.get", "q", True) if one.body]:
         got += bodies
     assert sorted(got) == sorted(there.holds())
-    assert priorities or got == there.holds(), "in its order"
+    assert priorities or got == there.holds(), "in the order of the source"
 
 
-def test_what_is_missing_in_between_is_copied_in_its_place(
+def test_a_missing_message_is_copied_to_its_place(
     brokers: tuple[Wired, Wired], begin: Begin
 ) -> None:
     there, here = brokers
@@ -350,16 +354,17 @@ def test_what_is_missing_in_between_is_copied_in_its_place(
     thief = here.connect().open(1)
     for _ in range(3):
         thief.call(1, "basic.get", "q", False)
-    thief.call(1, "basic.ack", 3, False)  # as a cold start takes what is not persistent
+    thief.call(1, "basic.ack", 3, False)  # as a cold start drops messages that are not persistent
     thief.call(1, "channel.close", 200, "", 0, 0)
     assert here.holds() == [b"0", b"1", b"3", b"4", b"5"]
     attempt = begin(there, here)
     until(brokers, lambda: attempt.level and here.holds() == there.holds())
 
 
-def test_nothing_goes_before_what_takes_its_place_is_confirmed() -> None:
-    """After a cold start there the same message has a new place: it was removed here as soon as its
-    new copy was on its way, which may yet be refused.  A seed of the simulator showed it."""
+def test_nothing_is_removed_before_its_replacement_is_confirmed() -> None:
+    """After a cold start of the source the same message has a new place. It was removed from the
+    replica as soon as its new copy was on its way, although that copy may still be refused. (Found
+    by a seed of the simulator.)"""
 
     class Destination(SimpleNamespace):
         def publish(self, *_: object, **__: object) -> int:
@@ -388,7 +393,7 @@ def test_nothing_goes_before_what_takes_its_place_is_confirmed() -> None:
     assert here.settled == [5]
 
 
-def test_a_queue_that_is_made_anew_there_takes_the_place_of_the_old_one(
+def test_a_queue_declared_anew_at_the_source_replaces_the_old_one(
     brokers: tuple[Wired, Wired], begin: Begin
 ) -> None:
     there, here = brokers
@@ -403,7 +408,7 @@ def test_a_queue_that_is_made_anew_there_takes_the_place_of_the_old_one(
     peer.call(1, "queue.delete", "q", False, False, False)
     until(brokers, lambda: not attempt.runs)
     assert "no queue 'q'" in str(attempt.ended["why"])
-    assert here.holds() == [b"new"], "what is gone there altogether is kept here"
+    assert here.holds() == [b"new"], "a replica outlives a queue deleted at the source"
 
 
 def test_a_queue_of_another_cluster_is_not_mixed_in(
@@ -421,7 +426,9 @@ def test_a_queue_of_another_cluster_is_not_mixed_in(
     assert here.holds() == [b"0"]
 
 
-def test_what_else_is_in_it_stays_and_is_told(brokers: tuple[Wired, Wired], begin: Begin) -> None:
+def test_foreign_messages_in_the_replica_stay_and_are_reported(
+    brokers: tuple[Wired, Wired], begin: Begin
+) -> None:
     there, here = brokers
     here.connect().open(1).declare(1, "q", durable=True)
     here.connect().open(1).publish(1, "q", b"mine")
@@ -431,7 +438,7 @@ def test_what_else_is_in_it_stays_and_is_told(brokers: tuple[Wired, Wired], begi
     assert here.holds() == [b"mine"]
 
 
-def test_what_is_here_says_which_message_it_is_and_how_it_was_published(
+def test_a_copy_names_its_original_and_how_it_was_published(
     brokers: tuple[Wired, Wired], begin: Begin
 ) -> None:
     there, here = brokers
@@ -446,7 +453,7 @@ def test_what_is_here_says_which_message_it_is_and_how_it_was_published(
     assert headers["x-replica-routing-key"] == "q"
 
 
-def test_a_broker_that_cannot_tell_is_refused_with_what_to_do(
+def test_a_source_that_cannot_report_is_refused_with_advice(
     brokers: tuple[Wired, Wired], begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_another(task: Task, which: str) -> AmqpConnection:

@@ -1,4 +1,4 @@
-"""What a shovel may say, and that no sentence about it holds a password."""
+"""Definitions of shovels; no sentence about one shows a password."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL: dict[str, Value] = {
 }  # fmt: skip
 
 
-def test_what_is_not_said_has_the_defaults_of_rabbitmq() -> None:
+def test_defaults_are_those_of_rabbitmq() -> None:
     shovel = parse_shovel("/", "s", SMALL)
     assert shovel.ack_mode == "on-confirm"
     assert shovel.prefetch == 1000
@@ -35,7 +35,7 @@ def test_what_is_not_said_has_the_defaults_of_rabbitmq() -> None:
     assert (shovel.forward_headers, shovel.timestamp_header) == (False, False)
 
 
-def test_older_names_of_keys_and_nothings_are_taken() -> None:
+def test_older_keys_and_null_values_are_accepted() -> None:
     old: dict[str, Value] = {
         **SMALL, "prefetch-count": 7, "delete-after": "queue-length", "add-forward-headers": True,
         "dest-exchange": None, "src-protocol": "amqp091",
@@ -88,7 +88,7 @@ def test_older_names_of_keys_and_nothings_are_taken() -> None:
         ({"prefetch-count": 1, "src-prefetch-count": 1}, "older name"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Value], said: str) -> None:
+def test_an_invalid_key_or_value_is_named(change: dict[str, Value], said: str) -> None:
     with pytest.raises(BadShovel) as bad:
         parse_shovel("/", "s", {**SMALL, **change})
     assert said in str(bad.value)
@@ -110,8 +110,8 @@ def test_what_is_wrong_is_named(change: dict[str, Value], said: str) -> None:
         "amqp://far?heartbeat=" + "9" * 5000,
     ],
 )
-def test_what_is_told_of_a_uri_quotes_nothing_of_it(text: str) -> None:
-    """A password with a `/` was told as what is no port, or taken for a virtual host."""
+def test_an_error_about_a_uri_quotes_nothing_of_it(text: str) -> None:
+    """A password with a `/` was quoted as an invalid port, or taken for a virtual host."""
     with pytest.raises(BadShovel) as bad:
         parse_shovel("/", "s", {**SMALL, "dest-uri": text})
     assert "sesame" not in str(bad.value)
@@ -119,7 +119,7 @@ def test_what_is_told_of_a_uri_quotes_nothing_of_it(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[31m", "\x00", "a\u2028b", "\u202egnp"])
-def test_a_name_that_would_change_a_line_of_the_log_is_refused(name: str) -> None:
+def test_a_name_with_control_characters_is_refused(name: str) -> None:
     with pytest.raises(BadShovel, match="cannot be printed"):
         parse_shovel("/", name, SMALL)
     for uri in (f"amqp:///{name}", f"amqp://far/{name}", f"amqp://far?heartbeat={name}"):
@@ -127,7 +127,7 @@ def test_a_name_that_would_change_a_line_of_the_log_is_refused(name: str) -> Non
             parse_uri(uri)
 
 
-def test_a_value_that_is_no_object_is_refused() -> None:
+def test_a_value_that_is_not_an_object_is_refused() -> None:
     with pytest.raises(BadShovel):
         parse_shovel("/", "s", "src-uri")
 
@@ -169,17 +169,17 @@ def test_parameters_of_uris() -> None:
         "amqps://far?auth_mechanism=external",
     ],
 )  # fmt: skip
-def test_uris_that_are_none(text: str) -> None:
+def test_invalid_uris_are_refused(text: str) -> None:
     with pytest.raises(BadUri):
         parse_uri(text)
 
 
-def test_a_failover_list_is_told_where_it_goes() -> None:
+def test_a_failover_list_is_refused_with_the_form_to_use() -> None:
     with pytest.raises(BadUri, match=r'a list of URIs, \["amqp://a", "amqp://b"\]'):
         parse_uri("failover:(tcp://a,tcp://b)")
 
 
-def test_passwords_are_in_no_list() -> None:
+def test_lists_show_no_passwords() -> None:
     assert obfuscated("amqp://ada:se:s@me@far/%2F") == "amqp://ada:***@far/%2F"
     assert obfuscated("amqp://ada@far") == "amqp://ada@far"
     assert obfuscated("amqp://far/v") == "amqp://far/v"
@@ -189,20 +189,20 @@ def test_passwords_are_in_no_list() -> None:
     assert "sesame" not in repr(parse_shovel("/", "s", SMALL).row())
 
 
-def test_ends_at_this_cluster_are_found() -> None:
+def test_ends_in_this_cluster_are_recognized() -> None:
     uris: Value = ("amqp:///a%2Fb", "amqp://", "amqp://far/c", "nonsense", 3)
     found = local_ends({"src-uri": uris, "dest-uri": "amqp://ada@/d"})
     assert [(uri.vhost, uri.user) for uri in found] == [("a/b", ""), (None, ""), ("d", "ada")]
     assert local_ends("src-uri") == []
 
 
-def test_lists_of_uris_are_gone_through() -> None:
+def test_attempts_rotate_through_a_list_of_uris() -> None:
     shovel = parse_shovel("/", "s", {**SMALL, "dest-uri": ["amqp://a", "amqp://b"]})
     asked = [ends(shovel, attempt)[1].address for attempt in range(3)]
     assert [str(one) for one in asked] == ["a:5672", "b:5672", "a:5672"]
 
 
-def test_the_sample_is_one() -> None:
+def test_the_sample_file_is_valid() -> None:
     document = json.loads((ROOT / "conf" / "shovel.json").read_text(encoding="utf-8"))
     (one,) = document["parameters"]
     assert one["component"] == COMPONENT

@@ -1,9 +1,9 @@
-"""Which messages go without a number."""
+"""Doubtful messages, which are sent without a number."""
 
 from tools.shovel.doubts import Doubts
 
 
-def test_all_up_to_a_place_and_single_ones_above_it() -> None:
+def test_doubts_cover_all_up_to_a_place_and_single_ones_above() -> None:
     doubts = Doubts({"q": 3})
     doubts.add("q", 7)
     doubts.add("other", 2)
@@ -15,7 +15,7 @@ def test_all_up_to_a_place_and_single_ones_above_it() -> None:
     assert doubts.row() == {"q": 7, "other": 2}
 
 
-def test_what_was_taken_without_a_number_is_doubted_no_more() -> None:
+def test_a_message_taken_without_a_number_is_no_longer_doubtful() -> None:
     doubts = Doubts({})
     doubts.add("q", 7)
     doubts.add_all_up_to("q", 5)

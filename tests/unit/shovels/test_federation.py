@@ -1,4 +1,4 @@
-"""Which links there are by the state, and what their processes are told of this side."""
+"""Which federation links exist by the state, and what their processes are told of this side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.three_machines import Client, Rig
 
 
 class World:
-    """A machine with an upstream `far`, and what is made of it."""
+    """A machine with an upstream `far`, and the links that follow."""
 
     def __init__(self) -> None:
         self.client = Rig().client()
@@ -57,7 +57,7 @@ class World:
         return found
 
 
-def test_a_link_is_there_for_each_name_that_matches_and_each_upstream() -> None:
+def test_each_matching_name_and_upstream_has_a_link() -> None:
     world = World()
     world.client.exchange("x1", "topic")
     world.client.exchange("y", "topic")
@@ -72,7 +72,7 @@ def test_a_link_is_there_for_each_name_that_matches_and_each_upstream() -> None:
     assert world.links() == {}
 
 
-def test_what_no_other_connection_may_use_and_what_links_made_is_not_federated() -> None:
+def test_private_objects_and_those_of_links_are_not_federated() -> None:
     world = World()
     world.client.exchange("internal", "fanout", internal=True)
     world.client.queue("mine", exclusive=True)
@@ -84,7 +84,7 @@ def test_what_no_other_connection_may_use_and_what_links_made_is_not_federated()
     assert names == {"amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"}
 
 
-def test_the_same_link_is_the_same_object_until_something_of_it_changes() -> None:
+def test_a_link_is_the_same_object_until_something_changes() -> None:
     world = World()
     world.client.exchange("x", "topic")
     world.policy("^x$")
@@ -98,10 +98,10 @@ def test_the_same_link_is_the_same_object_until_something_of_it_changes() -> Non
     changed = world.links()[key]
     world.client.delete_exchange("x")
     world.client.exchange("x", "fanout")
-    assert world.links()[key] != changed, "it is declared there as it is here"
+    assert world.links()[key] != changed, "it is declared at the upstream as it is here"
 
 
-def test_more_links_than_there_can_be_processes_are_told_to_be_none() -> None:
+def test_links_beyond_the_limit_of_processes_are_reported_as_stopped() -> None:
     world = World()
     for number in range(LINKS_MAX + 2):
         world.client.queue(f"q{number}")
@@ -111,7 +111,7 @@ def test_more_links_than_there_can_be_processes_are_told_to_be_none() -> None:
     assert "more than" in str(bad[0])
     machine = world.rig.machine
     queues = machine.vhosts["/"].queues
-    for name in list(queues):  # as a member may have them that came later
+    for name in list(queues):  # as a member may have them that joined later
         queues[name] = queues.pop(name)
     queues["q0"] = queues.pop("q0")
     links = Federation(lambda: "near", lambda: machine).links(1.0)
@@ -120,7 +120,7 @@ def test_more_links_than_there_can_be_processes_are_told_to_be_none() -> None:
     ]  # fmt: skip
 
 
-def test_bindings_are_told_as_they_come_and_go() -> None:
+def test_changes_of_bindings_are_reported() -> None:
     world = World()
     client = world.client
     client.exchange("x", "topic")
@@ -135,7 +135,7 @@ def test_bindings_are_told_as_they_come_and_go() -> None:
     assert (keys(first, "bind"), first["unbind"]) == ([("a", {})], [])
     assert side.change() is None
     client.unbind("r", "x", "a")
-    assert side.change() is None, "another one is bound like that"
+    assert side.change() is None, "another queue has the same binding"
     client.bind("q", "x", "b", {"x": 7})
     client.unbind("q", "x", "a")
     second = side.change()
@@ -151,7 +151,7 @@ def test_bindings_are_told_as_they_come_and_go() -> None:
 
 
 class Unlisted(dict[BindingId, Binding]):
-    """Bindings that nobody goes through: it may be 20,000 of them, ten times in a second."""
+    """Bindings that nobody may iterate over: there may be 20,000 of them, ten times a second."""
 
     def values(self) -> NoReturn:
         raise AssertionError("all of them were looked at")
@@ -159,7 +159,7 @@ class Unlisted(dict[BindingId, Binding]):
     __iter__ = items = keys = values
 
 
-def test_a_change_costs_what_changed_and_not_what_is_bound() -> None:
+def test_a_report_costs_the_changes_and_not_the_bindings() -> None:
     world = World()
     client = world.client
     client.exchange("x", "topic")
@@ -192,7 +192,7 @@ def test_a_change_costs_what_changed_and_not_what_is_bound() -> None:
     assert (keys(change, "bind"), keys(change, "unbind")) == ([], [("a", {})])
 
 
-def test_more_changes_than_are_kept_are_found_by_looking_at_all(
+def test_more_changes_than_are_recorded_are_found_by_comparison(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bindings, "CHANGES_KEPT", 5)
@@ -224,7 +224,7 @@ def keys(change: dict[str, object], what: str) -> list[tuple[str, Table]]:
     return found
 
 
-def test_an_exchange_without_bindings_is_told_of_at_the_begin() -> None:
+def test_an_exchange_without_bindings_is_reported_at_the_start() -> None:
     world = World()
     world.client.exchange("x", "topic")
     world.policy("^x$")
@@ -238,7 +238,7 @@ def consumer(client: Client, chan: int, prefetch: int, priority: int = 0) -> Cli
 
 
 def settled_side(world: World, prefetch: int = 0) -> LocalSide:
-    """Of a queue `q`, after so many looks that no other link is looked for."""
+    """Of a queue `q`, after enough checks that the wait for another link is over."""
     more: Table = {"prefetch-count": prefetch} if prefetch else {}
     world.client.queue("q")
     world.parameter("federation-upstream/far", {"uri": "amqp://far", **more})
@@ -246,7 +246,7 @@ def settled_side(world: World, prefetch: int = 0) -> LocalSide:
     side = world.side("/", "queue", "q", "far")
     assert side.change() == {"wanted": 0}
     waits = consumer(world.client, 2, 1)
-    assert side.change() == {"wanted": 1}, "as many as it may hold, for now"
+    assert side.change() == {"wanted": 1}, "as many as it may hold at first"
     for _ in range(ALONE_LOOKS - 1):
         assert side.change() is None
     assert side.change() == {"wanted": prefetch or QUEUE_PREFETCH}
@@ -255,12 +255,12 @@ def settled_side(world: World, prefetch: int = 0) -> LocalSide:
     return side
 
 
-def test_a_queue_wants_messages_while_a_consumer_that_is_no_links_waits() -> None:
+def test_a_queue_wants_messages_while_a_client_consumer_waits() -> None:
     world = World()
     client = world.client
     side = settled_side(world, 12)
     linked = consumer(client, 3, 10, -1)
-    assert side.change() is None, "a link's own consumer, of another cluster"
+    assert side.change() is None, "the consumer of another cluster's link"
     linked.cancel()
     assert side.change() is None
     one = consumer(client, 4, 1)
@@ -270,41 +270,44 @@ def test_a_queue_wants_messages_while_a_consumer_that_is_no_links_waits() -> Non
     client.publish("q", b"1")
     client.publish("q", b"2")
     client.publish("q", b"3")
-    assert side.change() is None, "some wait, not many"
+    assert side.change() is None, "some messages wait, but not many"
     client.publish("q", b"4")
     assert side.change() == {"wanted": 0}
     for tag in (1, 2, 3):
         one.ack(tag)
-    assert side.change() is None, "it holds one, and could not take another one"
+    assert side.change() is None, "the consumer holds one message and cannot take another"
     one.ack(4)
     assert side.change() == {"wanted": 12}
     one.cancel()
     assert side.change() == {"wanted": 0}
 
 
-def test_a_queue_that_others_take_from_keeps_nothing_in_store() -> None:
-    """Or two clusters hand the same messages to each other for as long as their consumers work."""
+def test_a_queue_with_links_of_others_stocks_nothing() -> None:
+    """Otherwise two clusters pass the same messages back and forth for as long as their consumers
+    work."""
     world = World()
     client = world.client
     side = settled_side(world)
     one = consumer(client, 3, 1)
     assert side.change() == {"wanted": QUEUE_PREFETCH}
     client.publish("q", b"1")
-    assert side.change() is None, "nobody else takes it"
+    assert side.change() is None, "no other link takes from it"
     linked = consumer(client, 4, 10, -1)
     assert side.change() == {"wanted": 0}
     one.ack(1)
-    assert side.change() == {"wanted": 1}, "what consumers hold, so that little goes to and fro"
+    assert side.change() == {"wanted": 1}, (
+        "as many as its consumers hold, so that few messages cross"
+    )
     two = consumer(client, 5, 7)
     assert side.change() == {"wanted": 8}
     client.channel(6).consume("q", "t", no_ack=True)
-    assert side.change() == {"wanted": QUEUE_PREFETCH}, "who holds any number"
+    assert side.change() == {"wanted": QUEUE_PREFETCH}, "a consumer that holds any number"
     two.cancel()
     linked.cancel()
 
 
-def test_a_link_asks_for_little_until_it_is_known_that_no_other_takes_from_its_queue() -> None:
-    """Both sides of a pair begin to want at once, and the consumer of the other's link comes a
+def test_a_link_asks_for_few_until_no_other_is_known_to_take() -> None:
+    """Both sides of a pair begin to want at once, and the consumer of the other link appears a
     moment later: 300 messages would cross three times in that moment."""
     world = World()
     client = world.client
@@ -316,4 +319,4 @@ def test_a_link_asks_for_little_until_it_is_known_that_no_other_takes_from_its_q
     assert side.change() == {"wanted": 3}
     consumer(client, 3, 10, -1)
     for _ in range(2 * ALONE_LOOKS):
-        assert side.change() is None, "another link takes from it"
+        assert side.change() is None, "another link takes from the queue"

@@ -37,7 +37,7 @@ TOO_OLD = (
 
 
 class Run:
-    """One attempt, from its begin to its end."""
+    """One attempt, from beginning to end."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Run:
 
     @property
     def bodies(self) -> list[int]:
-        """What was published."""
+        """The published bodies."""
         return [int(body) for _, _, body in self.destination.published]
 
 
-def test_numbers_that_are_too_old_are_found_at_once_and_nothing_is_sent_twice() -> None:
-    """Ten messages that another consumer returned, in front of the rest: one refusal tells it of
-    all.  Before, each refusal told it of one, and a pause followed that doubled."""
+def test_numbers_too_old_are_found_at_once_and_nothing_is_sent_twice() -> None:
+    """Ten messages that another consumer returned, ahead of the rest: one refusal tells of them
+    all. Before, each refusal told of one, and a pause followed that doubled."""
     taken: list[int] = []
 
     def on_publish(broker: Broker, sent: Sent) -> None:
@@ -107,8 +107,8 @@ def test_numbers_that_are_too_old_are_found_at_once_and_nothing_is_sent_twice() 
 
 
 def test_an_idle_destination_gets_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked each turn to send what there is; a destination that got nothing for 20 s closed
-    the connection, and what came then waited for the next attempt, up to a minute."""
+    """Each turn flushes them. A destination that got nothing for 20 s closed the connection, and
+    messages then waited up to a minute for the next attempt."""
     now = [0.0]
     monkeypatch.setattr(amqp_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
     broker = Broker()
@@ -122,7 +122,7 @@ def test_an_idle_destination_gets_heartbeats(monkeypatch: pytest.MonkeyPatch) ->
     broker.close()
 
 
-def test_a_number_that_was_given_away_concerns_no_other_message() -> None:
+def test_a_number_given_to_another_message_affects_only_its_message() -> None:
     def on_publish(broker: Broker, sent: Sent) -> None:
         producer, number = number_of(sent[1])
         if number == 2:
@@ -137,13 +137,13 @@ def test_a_number_that_was_given_away_concerns_no_other_message() -> None:
     assert run.left == []
 
 
-def test_a_refusal_of_anything_else_ends_the_attempt() -> None:
+def test_any_other_refusal_ends_the_attempt() -> None:
     run = Run([1, 2], lambda broker, _: broker.refuses("no such thing"))
     assert "no such thing" in str(run.ended["why"])
     assert (run.ended["doubtful"], run.left) == ({}, [1, 2])
 
 
-def test_what_has_no_number_is_confirmed_before_a_numbered_one_follows() -> None:
+def test_an_unnumbered_message_is_confirmed_before_a_numbered_one() -> None:
     followed: list[bool] = []
 
     def on_publish(broker: Broker, sent: Sent) -> None:
@@ -159,8 +159,8 @@ def test_what_has_no_number_is_confirmed_before_a_numbered_one_follows() -> None
     assert (run.bodies, followed) == ([1, 2], [False])
 
 
-def test_one_that_came_back_is_doubted_and_the_others_are_acknowledged() -> None:
-    """Before, all that was under way was sent again, without numbers: it came twice."""
+def test_a_returned_message_is_doubtful_and_the_others_are_acked() -> None:
+    """Before, all unconfirmed messages were sent again without numbers, and arrived twice."""
 
     def on_publish(broker: Broker, sent: Sent) -> None:
         if sent[0] == 2:
@@ -174,8 +174,9 @@ def test_one_that_came_back_is_doubted_and_the_others_are_acknowledged() -> None
                          "doubtful": {"id/1": 11}}  # fmt: skip
 
 
-def test_one_without_a_number_that_came_back_is_not_acknowledged() -> None:
-    """Nor what was confirmed behind it, as that may be it; what was confirmed before it is."""
+def test_a_returned_message_without_a_number_is_not_acked() -> None:
+    """Nor are those confirmed after it, as the returned one may be among them; those confirmed
+    before it are."""
 
     def on_publish(broker: Broker, sent: Sent) -> None:
         if sent[0] == 3:
@@ -190,10 +191,10 @@ def test_one_without_a_number_that_came_back_is_not_acknowledged() -> None:
     assert run.ended["why"] == f"destination: {mover.UNROUTED}"
 
 
-def test_the_last_ones_are_waited_for_when_so_many_are_moved(
+def test_the_last_of_a_fixed_number_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An attempt that gave up began to count again, and moved more than was asked."""
+    """An attempt that gave up started counting again, and the shovel moved more than requested."""
     monkeypatch.setattr(mover, "FINISH_S", 0.05)
 
     def on_publish(broker: Broker, sent: Sent) -> None:
@@ -209,10 +210,10 @@ def test_the_last_ones_are_waited_for_when_so_many_are_moved(
 
 
 class LinkRun:
-    """One attempt of a link on a thread, whose member says what changes."""
+    """One attempt of a link on a thread; its member reports changes."""
 
     def __init__(self, kind: str, here: dict[str, object], *ways: list[str]) -> None:
-        """`ways`: of each message that waits, the clusters that it has come from."""
+        """`ways`: for each waiting message, the clusters that it has passed."""
         self.source = Broker()
         self.destination = Broker(lambda broker, sent: broker.confirms(sent[0]))
         for place, way in enumerate(ways):
@@ -261,7 +262,7 @@ class LinkRun:
             time.sleep(0.01)
 
 
-def test_what_has_been_here_is_acknowledged_and_not_published() -> None:
+def test_a_message_that_was_here_is_acked_and_not_published() -> None:
     run = LinkRun("exchange", {"bind": [], "unbind": []}, [], ["near"], ["a", "b"], ["a"])
     run.wait_for(lambda: not run.source.messages)
     run.stop()
@@ -269,7 +270,7 @@ def test_what_has_been_here_is_acknowledged_and_not_published() -> None:
     assert run.ended["doubtful"] == {}
 
 
-def test_bindings_follow_while_it_runs_and_go_when_the_link_does() -> None:
+def test_bindings_follow_while_it_runs_and_go_with_the_link() -> None:
     empty = b64encode(encode_table({})).decode()
     run = LinkRun("exchange", {"bind": [["a", empty]], "unbind": []})
     run.wait_for(lambda: "basic.consume" in run.source.names())
@@ -283,8 +284,9 @@ def test_bindings_follow_while_it_runs_and_go_when_the_link_does() -> None:
     assert run.source.did[-2][1][2] is True, "only if it is empty"
 
 
-def test_a_link_whose_exchange_another_one_deletes_says_who_that_may_be() -> None:
-    """Two upstreams that are one broker share a queue there, and each undoes the other's."""
+def test_a_link_whose_exchange_is_deleted_names_the_likely_cause() -> None:
+    """Two upstreams that are one broker share a queue there, and each deletes what the other
+    made."""
     run = LinkRun("exchange", {"bind": [], "unbind": []})
     run.wait_for(lambda: "basic.consume" in run.source.names())
     own = next(str(args[1]) for name, args in run.source.did if name == "queue.bind")
@@ -296,7 +298,7 @@ def test_a_link_whose_exchange_another_one_deletes_says_who_that_may_be() -> Non
     run.close()
 
 
-def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:
+def test_a_queue_is_consumed_only_while_messages_are_wanted() -> None:
     run = LinkRun("queue", {"wanted": 0}, [], [])
     run.wait_for(lambda: "queue.declare" in run.source.names())
     time.sleep(0.1)
@@ -306,19 +308,19 @@ def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:
     run.say(wanted=2000)
     run.wait_for(lambda: run.source.names().count("basic.consume") == 2)
     asked = [args for name, args in run.source.did if name == "basic.qos"]
-    assert [args[1] for args in asked] == [3, 1000], "never more than its definition has"
-    assert run.source.names().count("basic.cancel") == 1, "a prefetch is a consumer's for good"
+    assert [args[1] for args in asked] == [3, 1000], "never more than its definition allows"
+    assert run.source.names().count("basic.cancel") == 1, "the prefetch of a consumer cannot change"
     run.say(wanted=0)
     run.wait_for(lambda: run.source.names().count("basic.cancel") == 2)
     run.stop()
     consumed = next(args for name, args in run.source.did if name == "basic.consume")
     assert isinstance(consumed[6], dict)
     assert consumed[6]["x-priority"] == -1
-    assert "queue.declare" not in run.destination.names(), "it is there, or the link is not"
+    assert "queue.declare" not in run.destination.names(), "the queue exists, or the link does not"
 
 
-def test_rabbitmq_is_told_the_hops_in_the_type_that_it_takes() -> None:
-    """It refuses a shorter one: "Argument x-max-hops must be of type long"."""
+def test_rabbitmq_gets_the_hops_in_the_type_it_accepts() -> None:
+    """It refuses a shorter integer: "Argument x-max-hops must be of type long"."""
     link = Link("exchange", "x", "far", "x", "near", 2, False, True)
     shovel = link_of(parse_upstream("far", {"uri": "amqp://far"}), "/", link)
     declared: list[Table] = []
@@ -334,8 +336,8 @@ def test_rabbitmq_is_told_the_hops_in_the_type_that_it_takes() -> None:
     assert b"\x0ax-max-hopsl" + (2).to_bytes(8, "big") in encode_table(declared[0])
 
 
-def test_two_clusters_of_one_name_are_told_apart_before_anything_is_made() -> None:
-    """Loops could not be found; with the same id it is this cluster, reached by a host."""
+def test_two_clusters_of_one_name_are_detected_before_anything_is_declared() -> None:
+    """Loops could not be detected. With the same id it is this cluster, reached by a host name."""
     upstream = parse_upstream("far", {"uri": "amqp://far"})
     shovel = link_of(upstream, "/", Link("exchange", "x", "far", "y", "near", 2, False, True))
     mover = Mover(Task(shovel, 0, {}, "near", None, None, "aa", {}), lambda _: None, 0)

@@ -1,4 +1,4 @@
-"""Consumers that ask which message of a queue a delivery is."""
+"""Consumers that ask for the number of each delivery in its queue."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def consume(
     )
 
 
-def test_numbers_are_those_of_the_queue_and_stay_when_a_message_comes_back() -> None:
+def test_numbers_are_those_of_the_queue_and_survive_a_return() -> None:
     loop = Loop()
     loop.gateway.identify(loop.machine.cluster_id)
     first = loop.connect().open(1)
@@ -64,7 +64,7 @@ def test_each_priority_of_a_queue_has_its_own_id() -> None:
 
 
 def test_numbers_that_do_not_fit_the_frame_are_left_out() -> None:
-    """The headers of a message are one frame, and a client may refuse a larger one."""
+    """The headers of a message must fit one frame, and a client may refuse a larger one."""
     loop = Loop()
     peer = loop.connect(frame_max=4096).open(1)
     peer.declare(1, "q")
@@ -77,9 +77,7 @@ def test_numbers_that_do_not_fit_the_frame_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("asks", "no_ack"), [(False, False), (True, True)])
-def test_who_does_not_ask_or_acknowledge_gets_the_message_as_it_is(
-    asks: bool, no_ack: bool
-) -> None:
+def test_a_consumer_that_does_not_ask_or_ack_gets_no_numbers(asks: bool, no_ack: bool) -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     peer.declare(1, "q")

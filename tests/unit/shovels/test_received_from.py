@@ -1,4 +1,4 @@
-"""The way of messages and bindings over links: what a link adds, and where it ends."""
+"""The path of messages and bindings over links: what a link adds, and where it ends."""
 
 from __future__ import annotations
 
@@ -61,22 +61,24 @@ def test_a_message_gets_the_upstream_in_front_and_a_number() -> None:
 @pytest.mark.parametrize(
     "way", [(step("near"),), (step("west"), step("east")), (step("near"), step("west"))]
 )
-def test_what_has_been_here_or_made_its_hops_goes_no_further(way: tuple[Table, ...]) -> None:
+def test_a_message_that_was_here_or_used_its_hops_is_dropped(way: tuple[Table, ...]) -> None:
     assert sent(link(), {"x-received-from": way}) is None
-    assert sent(link("queue"), {"x-received-from": way}) is not None, "a queue's would be lost"
+    assert sent(link("queue"), {"x-received-from": way}) is not None, (
+        "a message of a queue would be lost"
+    )
 
 
 def test_other_virtual_hosts_of_this_cluster_are_other_places() -> None:
     assert sent(link(), {"x-received-from": (step("near", "other"),)}) is not None
 
 
-def test_who_moves_between_two_queues_again_and_again_gets_no_longer_way() -> None:
+def test_moving_between_two_queues_does_not_lengthen_the_path() -> None:
     shovel = link("queue")
     first = way_of(sent(shovel, {}))
     assert way_of(sent(shovel, {"x-received-from": first})) == first
 
 
-def test_a_user_is_kept_only_where_the_upstream_is_trusted() -> None:
+def test_a_user_is_kept_only_if_the_upstream_is_trusted() -> None:
     for trust in (False, True):
         message = sent(link(trust=trust), {}, user_id="me", message_id="m")
         assert message is not None
@@ -86,7 +88,7 @@ def test_a_user_is_kept_only_where_the_upstream_is_trusted() -> None:
 
 
 class Source:
-    """A connection that keeps what is sent."""
+    """A connection that records what is sent."""
 
     def __init__(self, *exchanges: str, filters: bool = True) -> None:
         self.exchanges, self.filters = set(exchanges), filters
@@ -146,7 +148,7 @@ def prepared(source: Source, *bound: list[str]) -> UpstreamExchange:
     return upstream
 
 
-def test_all_that_is_missing_is_made_and_bound_before_the_queue_is() -> None:
+def test_missing_objects_are_declared_and_bound_before_the_queue() -> None:
     source = Source()
     prepared(source, row("k", {"a": 1}))
     assert source.did == [
@@ -162,7 +164,7 @@ def test_all_that_is_missing_is_made_and_bound_before_the_queue_is() -> None:
     ("there", "made", "deleted"),
     [(("A",), "B", ("A",)), (("B",), "A", ("B",)), (("A", "B"), "B", ("B", "A"))],
 )
-def test_an_exchange_of_an_attempt_before_is_replaced(
+def test_an_exchange_of_an_earlier_attempt_is_replaced(
     there: tuple[str, ...], made: str, deleted: tuple[str, ...]
 ) -> None:
     source = Source("x", *(f"{QUEUE} {one}" for one in there))
@@ -171,7 +173,7 @@ def test_an_exchange_of_an_attempt_before_is_replaced(
     gone = [one[1] for one in source.did if one[0] == "exchange.delete"]
     assert gone == [f"{QUEUE} {one}" for one in deleted]
     if made not in deleted:
-        assert source.did[-1][0] == "exchange.delete", "when the new one is bound"
+        assert source.did[-1][0] == "exchange.delete", "once the new one is bound"
 
 
 def claimed(source: Source, own_id: str) -> None:
@@ -188,8 +190,8 @@ def test_two_clusters_of_one_name_do_not_share_a_queue() -> None:
         source.counts, source.did = counts, []
         with pytest.raises(ToolError, match="another cluster that is named 'near', too"):
             claimed(source, "two")
-        assert source.did == [("queue.declare", QUEUE)], "nothing of the other one's is touched"
-    source.counts = 0, 0  # nobody is there, and nothing is lost
+        assert source.did == [("queue.declare", QUEUE)], "nothing of the other cluster is touched"
+    source.counts = 0, 0  # no consumer is there, and no message is lost
     claimed(source, "two")
     assert source.owner == "federation: two"
     source.counts, source.refuses_owner = (5, 0), True
@@ -212,13 +214,13 @@ def test_a_broker_without_such_exchanges_gets_a_fanout() -> None:
         (({**step("south"), "hops": 9},), 2),
         (({**step("south"), "hops": 2},), 1),
         (({**step("south"), "hops": 1},), 0),
-        (({**step("far"), "hops": 9},), 0),  # it comes from there
+        (({**step("far"), "hops": 9},), 0),  # it came from that cluster
         (({**step("south"), "hops": 9}, {**step("far"), "hops": 9}), 0),
         (({**step("south")},), 0),
         (("nonsense",), 0),
     ],
 )
-def test_a_binding_goes_on_for_its_hops_and_not_back(way: tuple[Value, ...], hops: int) -> None:
+def test_a_binding_propagates_for_its_hops_and_not_back(way: tuple[Value, ...], hops: int) -> None:
     source = Source("x")
     arguments: Table = {"x-bound-from": way} if way else {}
     prepared(source, row("k", arguments))
@@ -244,7 +246,7 @@ def test_changes_are_passed_on_once() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 60, 200])
-def test_all_bindings_are_made_again_by_and_by(count: int) -> None:
+def test_all_bindings_are_renewed_over_time(count: int) -> None:
     source = Source("x")
     upstream = prepared(source, *(row(str(one), {}) for one in range(count)))
     source.did.clear()
@@ -260,7 +262,7 @@ def test_all_bindings_are_made_again_by_and_by(count: int) -> None:
     assert "0" not in {one[3] for one in source.did}
 
 
-def test_a_link_that_is_gone_lets_nothing_more_wait_for_it_and_loses_nothing() -> None:
+def test_a_removed_link_unbinds_its_queue_and_loses_no_message() -> None:
     source = Source("x")
     upstream = prepared(source)
     assert upstream.clean_up(cast("AmqpConnection", source)) == ""

@@ -1,4 +1,4 @@
-"""What a replica of a queue may be defined as, and who may take from it."""
+"""Definitions of replicas of queues, and who may consume from a replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.gateway_loop import Loop
 URI = "amqp://copier:secret@far"
 
 
-def test_it_is_named_as_the_queue_here() -> None:
+def test_a_replica_is_named_after_its_own_queue() -> None:
     found = parse_replica("/", "orders", {"src-uri": URI})
     assert (found.source_queue, found.destination_queue) == ("orders", "orders")
     assert found.key == ("/", "replica", "orders")
@@ -42,12 +42,12 @@ def test_it_is_named_as_the_queue_here() -> None:
         ("q", {"src-uri": URI, "reconnect-delay": 0}, "'reconnect-delay' is a whole number from 1"),
     ],
 )
-def test_what_is_none_is_told(name: str, value: object, says: str) -> None:
+def test_an_invalid_definition_is_explained(name: str, value: object, says: str) -> None:
     with pytest.raises(BadShovel, match=says):
         parse_replica("/", name, value)
 
 
-def test_there_is_a_bound() -> None:
+def test_the_number_of_replicas_is_bounded() -> None:
     parameters: dict[tuple[str, str], Table] = {
         ("/", f"queue-replica/{number}"): {} for number in range(REPLICAS_MAX)
     }
@@ -66,7 +66,7 @@ def test_there_is_a_bound() -> None:
         ("queue.purge", ("q", False)),
     ],
 )  # fmt: skip
-def test_nobody_takes_from_it_until_it_is_a_queue_of_its_own(
+def test_a_replica_has_no_consumers_until_it_is_promoted(
     method: str, args: tuple[str | bool | Table, ...]
 ) -> None:
     loop = Loop()
@@ -104,8 +104,8 @@ def test_ranges_are_sets() -> None:
         assert list(places(without(first, second))) == sorted(one - other)
 
 
-def test_one_that_was_stopped_is_shown_until_others_may_consume() -> None:
-    """Else who was told that it is a queue like any other is refused with 403 for a moment."""
+def test_a_stopped_replica_is_shown_until_others_may_consume() -> None:
+    """Otherwise a client that sees an ordinary queue is refused with 403 for a moment."""
     copier, program = object(), object()
     held = SimpleNamespace(exclusive_consumer=True, consumers={1: copier})
     vhosts = cast("dict[str, Vhost]", {"/": SimpleNamespace(queues={"orders": held})})
@@ -116,12 +116,12 @@ def test_one_that_was_stopped_is_shown_until_others_may_consume() -> None:
         return [one["state"] for one in stopping.rows(listed, vhosts)]
 
     stopping.begin(("/", "orders"), [row], vhosts)
-    assert shown([row]) == ["running"]  # ordered, and not in force
+    assert shown([row]) == ["running"]  # ordered, but not in force
     assert shown([]) == ["stopping"]
-    held.consumers = {2: program}  # it may consume alone, too
+    held.consumers = {2: program}  # it may be consumed, even exclusively
     assert shown([]) == []
     held.consumers = {1: copier}
-    assert shown([]) == []  # what was let go stays so
+    assert shown([]) == []  # a released replica stays released
     held.exclusive_consumer = False
     stopping.begin(("/", "orders"), [row], vhosts)
     stopping.begin(("gone", "orders"), [row], vhosts)

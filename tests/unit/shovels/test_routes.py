@@ -1,4 +1,4 @@
-"""What qpid-route reads of brokers, and what it makes of names."""
+"""How qpid-route reads brokers, and what it makes of names."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from tools.operate.routes import Routes, exactly, peer_of
         ("amqp://far/%2F", "far:5672", "amqp://far:5672/%2F"),
     ],
 )  # fmt: skip
-def test_a_peer_is_read_as_qpid_writes_it_or_as_a_uri(text: str, name: str, uri: str) -> None:
+def test_a_peer_may_be_written_as_in_qpid_or_as_a_uri(text: str, name: str, uri: str) -> None:
     peer = peer_of(text, tls=False, mechanism="")
     assert (peer.name, peer.uri) == (name, uri)
-    parse_uri(peer.uri)  # the broker takes it
+    parse_uri(peer.uri)  # the broker accepts it
 
 
-def test_a_transport_and_a_mechanism_are_parts_of_the_uri() -> None:
+def test_transport_and_mechanism_become_parts_of_the_uri() -> None:
     assert peer_of("far", tls=True, mechanism="").uri == "amqps://far:5671"
     peer = peer_of("amqps://far?certfile=/c", tls=False, mechanism="auth_mechanism=external")
     assert peer.uri == "amqps://far:5671?certfile=/c&auth_mechanism=external"
 
 
-def test_a_peer_that_is_none_is_told_without_its_password() -> None:
+def test_an_invalid_peer_is_reported_without_its_password() -> None:
     with pytest.raises(click.UsageError) as bad:
         peer_of("me/sesame@far:port", tls=False, mechanism="")
     assert "sesame" not in str(bad.value)
 
 
 @pytest.mark.parametrize("name", ["a.b", "x+y(z)", "with space", "a|b", "[1]{2}^$", "ü\\"])
-def test_a_policy_is_for_the_one_exchange(name: str) -> None:
+def test_a_policy_applies_to_one_exchange_only(name: str) -> None:
     pattern = compiled(exactly(name))
     assert pattern.matches(name)
     assert not pattern.matches(name.replace(name[1], "q", 1))
 
 
 class Defining(Api):
-    """An API that takes what is defined, and tells it with passwords left out."""
+    """An API that stores definitions, and lists them without passwords."""
 
     def __init__(self) -> None:
         super().__init__(Address("near", 15672), "guest", "guest")
@@ -75,7 +75,7 @@ class Defining(Api):
         return self.put(*names, body=body)
 
 
-def test_a_route_to_a_known_peer_keeps_its_login_unless_another_one_is_given() -> None:
+def test_a_route_to_a_known_peer_keeps_its_login_by_default() -> None:
     api = Defining()
     routes = Routes(api, "/")
     link = "parameters", "federation-upstream", "/", "qpid-route far:5672"
@@ -87,7 +87,9 @@ def test_a_route_to_a_known_peer_keeps_its_login_unless_another_one_is_given() -
     routes.add_dynamic(peer_of("new", tls=False, mechanism=""), "logs")
     assert api.defined[*link[:3], "qpid-route new:5672"] == {"value": {"uri": "amqp://new:5672"}}
     routes.add_link(peer_of("far", tls=False, mechanism=""))
-    assert api.defined[link] == {"value": {"uri": "amqp://far:5672"}}, "that is what it is for"
+    assert api.defined[link] == {"value": {"uri": "amqp://far:5672"}}, (
+        "a new login replaces the old one"
+    )
 
 
 def test_a_pulled_and_a_pushed_route_of_one_key_are_two() -> None:
@@ -115,7 +117,7 @@ class Listed(Api):
         return [{"name": name, "value": value} for name, value in found]
 
 
-def test_routes_are_told_by_what_is_defined_and_others_are_left_alone(
+def test_routes_are_recognized_by_their_definitions_and_others_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     api = Listed(Address("near", 15672), "guest", "guest")

@@ -21,7 +21,7 @@ VALUE: Table = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://far"
 
 @dataclass
 class State:
-    """What is replicated."""
+    """The replicated state."""
 
     defined: int = 0
     sessions: Mapping[str, object] = field(default_factory=lambda: dict.fromkeys("abc"))
@@ -42,7 +42,7 @@ class State:
 
 @dataclass
 class Attempt:
-    """One that was begun."""
+    """A started attempt."""
 
     job: Job
     on_event: Callable[[Event], None]
@@ -88,7 +88,7 @@ class Node:
         self.shovels.wake(self.now)
 
     def told_by(self, other: Node) -> None:
-        """What the other one told so far arrives; what it tells while that is read does not."""
+        """Delivers what the other has told so far, without what it tells during the delivery."""
         for datagram in list(other.told):
             self.shovels.takes(Direct(Member(other.name, 1, ""), datagram))
 
@@ -98,7 +98,7 @@ class Node:
 
 
 def cluster(state: State, names: str = "abc") -> dict[str, Node]:
-    """Members that began to serve and have let one another begin."""
+    """Members that have begun to serve and have let each other begin."""
     nodes = {name: Node(state, name) for name in names}
     for _ in range(2):
         talk(nodes)
@@ -106,7 +106,7 @@ def cluster(state: State, names: str = "abc") -> dict[str, Node]:
 
 
 def talk(nodes: Mapping[str, Node]) -> None:
-    """A second: each asks, all answer, and what may begin begins."""
+    """One second: each member asks, all answer, and what may begin begins."""
     for seconds in (0.5, 0.5):
         for node in nodes.values():
             node.pass_time(seconds)
@@ -124,7 +124,7 @@ def alone() -> tuple[State, Node]:
     return state, Node(state)
 
 
-def test_each_shovel_is_run_by_one_member_and_those_of_a_dead_one_by_the_others() -> None:
+def test_one_member_runs_each_shovel_and_others_take_over_from_a_dead_one() -> None:
     state = State()
     names = [f"s{number}" for number in range(60)]
     for name in names:
@@ -132,19 +132,20 @@ def test_each_shovel_is_run_by_one_member_and_those_of_a_dead_one_by_the_others(
     nodes = cluster(state)
     before = {one: [a.job.shovel.name for a in node.begun] for one, node in nodes.items()}
     assert sorted(name for some in before.values() for name in some) == sorted(names)
-    assert all(len(some) > 8 for some in before.values()), "they are spread"
+    assert all(len(some) > 8 for some in before.values()), "they are spread over the members"
     state.sessions = dict.fromkeys("ab")
     for name in "ab":
         nodes[name].pass_time(1)
         later = [a.job.shovel.name for a in nodes[name].begun]
-        assert later[: len(before[name])] == before[name], "nothing else moves"
+        assert later[: len(before[name])] == before[name], "no other shovel moves"
         assert not any(one.stopped for one in nodes[name].begun)
     taken = [a.job.shovel.name for one in "ab" for a in nodes[one].begun[len(before[one]) :]]
     assert sorted(taken) == sorted(before["c"])
 
 
-def test_who_has_a_session_and_not_the_state_runs_none() -> None:
-    """An arbitrator never has it; a member that joins gets its share when it has.  `c` is one."""
+def test_a_member_without_the_state_runs_none() -> None:
+    """An arbitrator never has the state; a joining member gets its share once it has. `c` is
+    one."""
     state = State()
     names = [f"s{number}" for number in range(30)]
     for name in names:
@@ -175,15 +176,15 @@ def test_a_member_that_does_not_serve_stops_at_once_and_begins_again_later() -> 
     node.serving = False
     node.pass_time(0.1)
     assert [one.stopped for one in node.begun] == [[True]]
-    node.begun[0].hear({"event": "running"})  # on its way still
+    node.begun[0].hear({"event": "running"})  # still on its way
     node.serving = True
     node.pass_time(0.1)
     assert len(node.begun) == 2
     assert node.row()["state"] == "starting"
 
 
-def test_it_begins_anew_when_the_process_of_the_attempt_before_has_ended() -> None:
-    """It kept what it had taken from the source, and later messages came first."""
+def test_an_attempt_begins_when_the_process_of_the_last_one_has_ended() -> None:
+    """That process kept messages of the source, and later messages overtook them."""
     state, node = alone()
     state.define("s")
     node.pass_time(1)
@@ -202,7 +203,7 @@ def test_it_begins_anew_when_the_process_of_the_attempt_before_has_ended() -> No
     assert len(node.begun) == 2
 
 
-def test_a_member_that_joins_begins_when_the_one_before_it_has_ended() -> None:
+def test_a_joining_member_begins_when_the_previous_runner_has_ended() -> None:
     state = State(sessions=dict.fromkeys("ab"))
     names = [f"s{number}" for number in range(60)]
     for name in names:
@@ -224,13 +225,13 @@ def test_a_member_that_joins_begins_when_the_one_before_it_has_ended() -> None:
     talk(nodes)
     begun = {one.job.shovel.name for one in nodes["c"].begun}
     assert begun == {one.job.shovel.name for one in handed[:-1]}
-    nodes["c"].pass_time(HANDOVER_S)  # no answer at all: it is killed by then
+    nodes["c"].pass_time(HANDOVER_S)  # no answer at all: the attempt is killed by then
     assert len(nodes["c"].begun) == len(handed)
 
 
-def test_it_begins_when_what_a_dead_member_held_is_back_in_the_queue() -> None:
-    """G24: what many clients of it held goes back as positions go by, and a consumer that came
-    meanwhile took later messages first."""
+def test_it_begins_when_messages_of_a_dead_member_are_back_in_the_queue() -> None:
+    """G24: messages held by many clients of that member return over several positions, and a
+    consumer that came meanwhile took later messages first."""
     state, node = alone()
     state.define("s")
     state.ending = ["a connection of its own, or of any client"]
@@ -241,7 +242,7 @@ def test_it_begins_when_what_a_dead_member_held_is_back_in_the_queue() -> None:
     assert len(node.begun) == 1
 
 
-def test_a_member_that_joins_waits_for_nobody_who_is_gone() -> None:
+def test_a_joining_member_does_not_wait_for_members_that_are_gone() -> None:
     state = State(sessions=dict.fromkeys("ab"))
     for number in range(20):
         state.define(f"s{number}")
@@ -253,7 +254,7 @@ def test_a_member_that_joins_waits_for_nobody_who_is_gone() -> None:
     assert len(node.begun) == 20
 
 
-def test_the_member_stops_in_order_and_kills_what_it_can_pass_on_no_more() -> None:
+def test_a_stopping_member_ends_attempts_in_order_and_kills_the_rest() -> None:
     state, node = alone()
     state.define("s")
     node.pass_time(1)
@@ -270,7 +271,7 @@ def test_the_member_stops_in_order_and_kills_what_it_can_pass_on_no_more() -> No
     assert len(node.begun) == 1
 
 
-def test_a_change_begins_it_anew_and_a_deletion_ends_it_in_order() -> None:
+def test_a_change_restarts_a_shovel_and_a_deletion_ends_it_in_order() -> None:
     state, node = alone()
     state.define("s")
     state.define("other")
@@ -307,7 +308,7 @@ def test_pauses_grow_and_shrink_again_after_a_good_run() -> None:
     assert len(node.begun) == begun + 1
 
 
-def test_a_delay_of_zero_means_never_again_until_an_operator_asks() -> None:
+def test_a_delay_of_zero_means_no_retry_until_an_operator_restarts_it() -> None:
     state, node = alone()
     state.define("s", reconnect_delay=0)
     node.pass_time(1)
@@ -320,7 +321,7 @@ def test_a_delay_of_zero_means_never_again_until_an_operator_asks() -> None:
     assert not node.shovels.restart(("/", "unknown"))
 
 
-def test_what_the_destination_has_answered_for_good_is_kept_for_the_next_attempt() -> None:
+def test_final_answers_of_the_destination_are_kept_for_the_next_attempt() -> None:
     state, node = alone()
     state.define("s")
     node.pass_time(1)
@@ -332,7 +333,7 @@ def test_what_the_destination_has_answered_for_good_is_kept_for_the_next_attempt
     assert [one.job.number for one in node.begun] == [0, 1, 2]
 
 
-def test_what_a_peer_says_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_text_of_a_peer_cannot_forge_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     state, node = alone()
     state.define("s")
     node.pass_time(1)
@@ -346,7 +347,7 @@ def test_what_a_peer_says_forges_no_line_of_the_log(caplog: pytest.LogCaptureFix
     assert len(caplog.records) > 1
 
 
-def test_one_that_is_done_asks_until_it_is_deleted() -> None:
+def test_a_finished_shovel_asks_until_it_is_deleted() -> None:
     state, node = alone()
     state.define("s", src_delete_after=3)
     node.pass_time(1)
@@ -363,7 +364,7 @@ def test_one_that_is_done_asks_until_it_is_deleted() -> None:
     assert node.shovels.counters["moved"] == 3
 
 
-def test_members_tell_one_another_what_theirs_do() -> None:
+def test_members_tell_one_another_the_states_of_their_shovels() -> None:
     state = State()
     state.define("s")
     nodes = cluster(state)
@@ -380,15 +381,15 @@ def test_members_tell_one_another_what_theirs_do() -> None:
     assert (row["state"], row["node"], row["forwarded"]) == ("running", running, 12)
     assert row["blocked_status"] == "blocked"
     asked.pass_time(30)
-    assert asked.row()["state"] == "starting", "what was not repeated is not shown"
-    # A restart reaches the one that runs it.
+    assert asked.row()["state"] == "starting", "a state that is not repeated is not shown"
+    # A restart reaches the member that runs it.
     assert asked.shovels.restart(("/", "s"))
     assert nodes[running].shovels.takes(Direct(sender, asked.told[-1]))
     nodes[running].pass_time(1)
     assert [one.stopped for one in nodes[running].begun] == [[False], []]
 
 
-def test_datagrams_of_others_and_nonsense_are_left_alone() -> None:
+def test_datagrams_of_others_and_malformed_ones_are_ignored() -> None:
     _, node = alone()
     sender = Member("b", 1, "")
     assert not node.shovels.takes(Direct(sender, b"Of..."))
@@ -397,7 +398,7 @@ def test_datagrams_of_others_and_nonsense_are_left_alone() -> None:
         assert node.shovels.takes(Direct(sender, nonsense))
 
 
-def test_a_definition_of_an_older_release_that_is_none_is_shown_and_not_run() -> None:
+def test_an_invalid_definition_of_an_older_release_is_shown_and_not_run() -> None:
     state, node = alone()
     state.definitions["parameter"]["/", "shovel/s"] = {"value": 3}
     state.defined += 1
@@ -407,7 +408,7 @@ def test_a_definition_of_an_older_release_that_is_none_is_shown_and_not_run() ->
     assert "define it anew" in str(node.row()["reason"])
 
 
-def test_the_end_of_the_member_ends_all() -> None:
+def test_the_end_of_the_member_ends_all_attempts() -> None:
     state, node = alone()
     state.define("s")
     node.pass_time(1)
@@ -420,7 +421,7 @@ KEY = ("/", "exchange", "x", "far")
 
 
 class Linked:
-    """A federation with one link, and what is told of this side."""
+    """A federation with one link, and what its process is told of this side."""
 
     def __init__(self) -> None:
         self.shovel = self.link()
@@ -451,7 +452,7 @@ def linked() -> tuple[Linked, Node]:
     return federation, node
 
 
-def test_a_link_is_told_all_at_its_begin_and_then_what_changes() -> None:
+def test_a_link_is_told_everything_at_its_start_and_then_changes() -> None:
     federation, node = linked()
     node.pass_time(1)
     (attempt,) = node.begun
@@ -469,7 +470,7 @@ def test_a_link_is_told_all_at_its_begin_and_then_what_changes() -> None:
     assert node.shovels.counters["moved"] == 0
 
 
-def test_a_link_that_is_gone_tidies_up_at_its_upstream_and_one_that_moves_does_not() -> None:
+def test_a_removed_link_tidies_up_at_its_upstream_and_a_moved_one_does_not() -> None:
     federation, node = linked()
     node.pass_time(1)
     federation.found = {KEY: replace(federation.shovel, prefetch=3)}
@@ -487,7 +488,7 @@ def test_a_link_that_is_gone_tidies_up_at_its_upstream_and_one_that_moves_does_n
 
 
 @pytest.mark.parametrize("found", [{}, {KEY: NotDefined("there is no upstream")}])
-def test_a_link_that_nobody_wants_any_more_tidies_up(
+def test_a_link_no_longer_wanted_tidies_up(
     found: dict[tuple[str, ...], Shovel | BadShovel],
 ) -> None:
     federation, node = linked()
@@ -497,8 +498,8 @@ def test_a_link_that_nobody_wants_any_more_tidies_up(
     assert (node.begun[0].changes, node.begun[0].stopped) == ([{"ends": True}], [False])
 
 
-def test_a_link_to_the_same_cluster_by_other_uris_takes_nothing_back() -> None:
-    """What is published there before the next attempt has begun is to wait in its queue."""
+def test_a_link_to_the_same_cluster_by_other_uris_removes_nothing() -> None:
+    """Messages published there before the next attempt has begun must wait in its queue."""
     federation, node = linked()
     node.pass_time(1)
     for uri in ("amqp://link:new@far", ["amqp://other", "amqp://far"], "amqp://other?heartbeat=5"):
@@ -511,7 +512,7 @@ def test_a_link_to_the_same_cluster_by_other_uris_takes_nothing_back() -> None:
     assert node.begun[3].changes == [{"ends": True}]
 
 
-def test_a_link_that_goes_while_it_is_not_connected_leaves_a_line_in_the_log(
+def test_a_link_removed_while_disconnected_logs_a_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     federation, node = linked()
@@ -523,7 +524,7 @@ def test_a_link_that_goes_while_it_is_not_connected_leaves_a_line_in_the_log(
     assert "'federation: x -> near' may be left at the upstream" in caplog.text
 
 
-def test_links_are_begun_anew_by_their_whole_key() -> None:
+def test_links_are_restarted_by_their_full_key() -> None:
     _, node = linked()
     node.pass_time(1)
     assert not node.shovels.restart(("/", "x"))

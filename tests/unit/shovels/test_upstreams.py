@@ -1,4 +1,4 @@
-"""Upstreams of federation and sets of them: their keys, and which of them a policy asks for."""
+"""Upstreams of federation and upstream sets: their keys, and which of them a policy selects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker.shovels.upstreams import (
 ROOT = Path(__file__).parents[3]
 
 
-def test_what_is_not_given_is_as_rabbitmq_has_it() -> None:
+def test_defaults_are_those_of_rabbitmq() -> None:
     found = parse_upstream("far", {"uri": "amqp://far"})
     assert found == Upstream(
         "far", ("amqp://far",), "", "", -1, 5, "on-confirm", False, 1, 0, -1, "", True
@@ -62,7 +62,7 @@ def test_all_keys_of_rabbitmq_are_known() -> None:
         ({"queue-type": "stream"}, "'queue-type' is"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(change: Table, fault: str) -> None:
+def test_an_error_is_explained_in_a_sentence(change: Table, fault: str) -> None:
     with pytest.raises(BadShovel) as bad:
         parse_upstream("far", {"uri": "amqp://u:sesame@far", **change})
     assert fault in str(bad.value)
@@ -81,12 +81,12 @@ def test_what_is_wrong_is_said_in_a_sentence(change: Table, fault: str) -> None:
         ("s", [{"upstream": "a"}, {"upstream": "a", "exchange": "b"}], "'a' is named twice"),
     ],
 )
-def test_what_is_wrong_with_a_set(name: str, value: Value, fault: str) -> None:
+def test_errors_of_a_set(name: str, value: Value, fault: str) -> None:
     with pytest.raises(BadShovel, match=fault):
         parse_set(name, value)
 
 
-def test_a_parameter_is_refused_by_its_faults() -> None:
+def test_a_parameter_is_refused_for_its_errors() -> None:
     machine = cast("Machine", SimpleNamespace())
     good = {"uri": "amqp://far"}
     where = "/", "federation-upstream/far"
@@ -98,7 +98,7 @@ def test_a_parameter_is_refused_by_its_faults() -> None:
     assert "is a list" in parameter_fault(machine, *where_set, 3)
 
 
-def test_a_policy_names_one_a_set_or_all() -> None:
+def test_a_policy_names_one_upstream_a_set_or_all() -> None:
     defined: Table = {name: {"uri": f"amqp://{name}", "max-hops": 2} for name in "abc"}
     sets: Table = {"two": ({"upstream": "a", "max-hops": 5}, {"upstream": "gone"})}
     one = chosen_upstreams(defined, sets, {"federation-upstream": "b"})
@@ -143,8 +143,8 @@ def test_the_queue_at_the_upstream_has_rabbitmqs_name(
         link_of(upstream, vhost, Link("exchange", "x" * 250, "far", "y", "near", 1, False, True))
 
 
-def test_the_sample_is_what_it_should_be() -> None:
-    """conf/federation.json: all that it defines is good."""
+def test_the_sample_file_is_valid() -> None:
+    """conf/federation.json: everything that it defines is valid."""
     document = json.loads((ROOT / "conf" / "federation.json").read_text(encoding="utf-8"))
     machine = cast("Machine", SimpleNamespace())
     for one in document["parameters"]:

@@ -47,7 +47,7 @@ sys.stderr.write(program.OOM_SCORE.read_text())
 """
 
 
-def test_a_fault_of_the_process_is_told_in_a_sentence() -> None:
+def test_a_failure_of_the_process_is_reported_in_a_sentence() -> None:
     """It was a traceback in the log of its member, and no reason."""
     given = {
         "vhost": "/", "name": "s", "value": VALUE, "number": 0, "doubtful": {}, "cluster": "near",
@@ -62,11 +62,13 @@ def test_a_fault_of_the_process_is_told_in_a_sentence() -> None:
         event = json.loads(ended.stdout)
         assert event["event"] == "ended"
         assert re.fullmatch(r"this is a fault of .*: \w+ in [\w<>.]+ line \d+", event["why"])
-        assert ended.stderr.strip() == "500", "no traceback, and it ends before a member does"
+        assert ended.stderr.strip() == "500", (
+            "no traceback, and the process ends before a member does"
+        )
 
 
-def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_path: Path) -> None:
-    """It was collected, with a traceback in the log, and its process was not waited for."""
+def test_an_attempt_that_reported_its_end_is_kept_until_its_process_is_gone(tmp_path: Path) -> None:
+    """It was garbage-collected, with a traceback in the log, and its process was not waited for."""
     faults: list[object] = []
 
     async def run() -> None:
@@ -114,7 +116,7 @@ os.read(end, 1)
 
 
 class Member(Loop):
-    """One whose clients are served, and whose commands are ordered when a test says so."""
+    """A broker that serves clients; their commands are ordered when the test says so."""
 
     def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
         options = SimpleNamespace(
@@ -132,9 +134,9 @@ class Member(Loop):
         asyncio.get_running_loop().call_soon(lambda: self.clients.flush(may_reply=True))
 
 
-def test_an_attempt_has_ended_when_the_close_of_its_connection_is_ordered() -> None:
-    """G24: until then it holds messages, and another member that was told that it may begin took
-    later ones first."""
+def test_an_attempt_ends_when_the_close_of_its_connection_is_ordered() -> None:
+    """G24: until then it holds messages; another member that was told that it may begin took later
+    ones first."""
 
     async def run() -> None:
         member = Member()

@@ -1,4 +1,4 @@
-"""Brokers of one member each, without ring and store, which a replica's attempt connects."""
+"""Brokers of one member each, without ring and store, connected by the attempt of a replica."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 30.0
 
 
 class Wired(Loop):
-    """One broker; what is applied is durable unless `durable` is False."""
+    """One broker; what it applies is durable unless `durable` is False."""
 
     def __init__(self) -> None:
         self.links: dict[Client, socket.socket] = {}
@@ -42,7 +42,7 @@ class Wired(Loop):
         )  # fmt: skip
 
     def attach(self) -> int:
-        """A client of this process that is let in; return the descriptor of its end."""
+        """Connects an admitted client of this process; returns the descriptor of its end."""
         ours, theirs = socket.socketpair()
         client = self.gateway.connect("127.0.0.1:0", True, self.now)
         client.purpose, client.stays, client.keeps_copy = "copy of queue 'q'", True, True
@@ -51,7 +51,7 @@ class Wired(Loop):
         return theirs.detach()
 
     def cut(self) -> None:
-        """All these are lost at once, as when their member dies."""
+        """Loses all these at once, as when their member dies."""
         for client, one in list(self.links.items()):
             one.close()
             self.gateway.connection_lost(client)
@@ -59,7 +59,7 @@ class Wired(Loop):
         self.turn()
 
     def step(self) -> None:
-        """Read what came, and tell who follows."""
+        """Reads what came, and reports to followers."""
         for client, one in list(self.links.items()):
             one.setblocking(False)
             try:
@@ -94,30 +94,30 @@ class Wired(Loop):
                 try:
                     link.sendall(bytes(client.take_output()))
                 except OSError:
-                    continue  # it is read next, and found gone
+                    continue  # it is read next, and found closed
             elif client in Peer.of:
                 Peer.of[client].receive()
 
     def queue(self, name: str = "q") -> Queue:
-        """One of the default virtual host."""
+        """The queue of this name in the default virtual host."""
         return self.machine.vhosts["/"].queues[name]
 
     def holds(self, name: str = "q") -> list[bytes]:
-        """The bodies of all messages of a queue, waiting or not, in their order."""
+        """The bodies of all messages of a queue, waiting or held, in order."""
         there = There(self.machine, self.queue(name))
         all_of_them = union(there.in_line, ranges_of(there.out_of_line))
         return [bytes(there.message(place)[BODY]) for place in places(all_of_them)]
 
 
 def step(brokers: tuple[Wired, ...]) -> None:
-    """A little of what each has to do."""
+    """A little of each broker's work."""
     for one in brokers:
         one.step()
     time.sleep(0.001)
 
 
 class Attempt:
-    """One attempt to keep `q` of the second broker as that of the first, on a thread."""
+    """One attempt, on a thread, to keep `q` of the second broker the same as that of the first."""
 
     def __init__(self, source: Wired, destination: Wired, name: str = "q") -> None:
         self.told: list[dict[str, object]] = []
@@ -133,17 +133,17 @@ class Attempt:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is still running."""
         return self._thread.is_alive()
 
     @property
     def level(self) -> bool:
-        """Whether it said that all is here."""
+        """Whether it reported that the replica is complete."""
         states = [one["why"] for one in self.told if one["event"] == "blocked"]
         return bool(states) and states[-1] == ""
 
     def stop(self) -> None:
-        """Its member wants no more of it, and serves its ends until it is gone."""
+        """Its member stops it, and serves its ends until it is gone."""
         self._control.close()
         deadline = time.monotonic() + WAIT_S
         while self.runs or self._brokers[1].links:
@@ -151,7 +151,7 @@ class Attempt:
             step(self._brokers)
 
     def end(self) -> None:
-        """However it is."""
+        """Ends it, whatever its state."""
         self._control.close()
         for one in self._brokers:
             one.cut()

@@ -1,4 +1,4 @@
-"""Whom a command asks and as whom: URLs, users and passwords and where they come from."""
+"""The broker and the user of a command: URLs, users and passwords, and their sources."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tools.client.tls import TlsFiles
         ("amqp:tcp:10.0.0.1:99", BrokerUrl(Address("10.0.0.1", 99))),
     ],
 )
-def test_what_a_url_says(text: str, found: BrokerUrl) -> None:
+def test_the_parts_of_a_url(text: str, found: BrokerUrl) -> None:
     assert parse_url(text, AMQP) == found
 
 
-def test_a_url_of_another_protocol_names_those_that_are_spoken() -> None:
+def test_a_url_of_another_protocol_is_answered_by_the_supported_ones() -> None:
     with pytest.raises(
         ValueError, match=r"^'http://' is not spoken here: write amqp:// or amqps://$"
     ):
@@ -66,7 +66,7 @@ def test_a_list_of_brokers() -> None:
             brokers(wrong)
 
 
-def test_a_password_with_a_comma_is_not_shown_half() -> None:
+def test_a_password_with_a_comma_is_not_partly_shown() -> None:
     with pytest.raises(ValueError, match=r"write it %2C with amqp://") as caught:
         brokers("amqp://ada:se,cret@a,b")
     assert "se'" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_which_credentials_win(tmp_path: Path) -> None:
         from_environment(None, "pw", secret)
 
 
-def test_a_password_file_that_will_not_do(tmp_path: Path) -> None:
+def test_unusable_password_files_are_refused(tmp_path: Path) -> None:
     missing, empty, public = (tmp_path / name for name in ("missing", "empty", "public"))
     empty.write_text("")
     public.write_text("pw\n")
@@ -114,8 +114,8 @@ def test_a_password_file_that_will_not_do(tmp_path: Path) -> None:
         assert caught.value.code == Exit.CONFIG
 
 
-def test_an_option_of_tls_is_not_ignored_where_there_is_none() -> None:
-    """Who names an authority would send a password in clear otherwise."""
+def test_tls_options_without_tls_are_refused() -> None:
+    """Otherwise a user who names an authority would send the password in clear."""
     found = Credentials(tls=TlsFiles(ca=Path("ca.pem")))
     with pytest.raises(ToolError, match=r"h:1 would be asked in clear; write amqps://"):
         found.context(BrokerUrl(Address("h", 1)))

@@ -32,7 +32,7 @@ def test_input_is_numbered_and_digested(tmp_path: Path) -> None:
     assert hashlib.sha256(data).hexdigest() == digest
 
 
-def test_repeats_are_counted_by_their_flag_and_do_not_disturb_the_digest(tmp_path: Path) -> None:
+def test_repeats_are_counted_by_their_flag_and_do_not_change_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text(
         arrival(1) + arrival(2) + arrival(1, redelivered=True) + arrival(2) + arrival(3)
@@ -70,7 +70,7 @@ def test_a_file_is_read_as_it_grows(tmp_path: Path) -> None:
     assert seen.different == 2
 
 
-def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_survive(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text(arrival(1, b"caf\xe9".decode("utf-8", "surrogateescape")))
     seen = Arrivals(path)
@@ -80,7 +80,7 @@ def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
-    """A demo whose clock is moved by what it waits for, and by its pauses."""
+    """A demo whose clock is moved by the events it waits for, and by its pauses."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
 
@@ -92,10 +92,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     return Demo(tmp_path, 20_000)
 
 
-def test_a_slow_machine_is_waited_for_as_long_as_it_goes_on(
+def test_a_slow_machine_is_waited_for_while_it_makes_progress(
     run: Demo, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An hour, in which each minute something has changed."""
+    """An hour in which something changes every minute."""
     texts = [f"broker-2 is at position {minute}" for minute in range(60) for _ in range(60)]
     said = iter([*texts, ""])
     run.wait(lambda: next(said))
@@ -105,14 +105,14 @@ def test_a_slow_machine_is_waited_for_as_long_as_it_goes_on(
 
 
 @pytest.mark.parametrize("texts", [("it says JOINING",), ("it says JOINING", "it says INQUORATE")])
-def test_what_stands_still_or_comes_and_goes_is_given_up(run: Demo, texts: tuple[str, ...]) -> None:
+def test_a_demo_without_progress_is_given_up(run: Demo, texts: tuple[str, ...]) -> None:
     said = cycle(texts)
     with pytest.raises(DemoFailed, match="for 90 s nothing went on: it says"):
         run.wait(lambda: next(said))
 
 
-def test_members_that_find_each_other_again_are_no_standstill(run: Demo, tmp_path: Path) -> None:
-    """Nothing arrives while they do: on a busy machine that took longer than the bound."""
+def test_a_ring_that_reforms_counts_as_progress(run: Demo, tmp_path: Path) -> None:
+    """No message arrives meanwhile: on a busy machine that took longer than the limit."""
     path, turns = tmp_path / "out", iter(range(200))
     path.write_text(arrival(1))
 
@@ -129,10 +129,10 @@ def test_members_that_find_each_other_again_are_no_standstill(run: Demo, tmp_pat
         run.until(Arrivals(path), 3)
 
 
-def test_what_is_shown_of_a_cluster_waits_for_its_view(
+def test_a_picture_of_the_cluster_waits_for_its_view(
     run: Demo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A view may change between the wait for a member and the question that shows it."""
+    """A view may change between the wait for a member and the query for the picture."""
     answers = iter(["", "  Cluster Size: 2", "  Cluster Size: 3"])
 
     def tool(*_: str) -> str:

@@ -1,4 +1,4 @@
-"""The archive of qpid-cluster --diagnose: what is in it, and that no secret is."""
+"""The archive of qpid-cluster --diagnose: its contents, without any secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Member:
         self.away = away
 
     def ask(self, **request: Json) -> dict[str, Json]:
-        """Repeat the question."""
+        """Echo the query."""
         if self.away:
             raise ManagementError("no answer in time")
         return {"asked": request["op"]}
@@ -48,7 +48,7 @@ def contents(path: Path) -> dict[str, bytes]:
     return found
 
 
-def test_an_archive_holds_what_can_be_had_and_says_what_cannot(
+def test_an_archive_holds_what_is_available_and_names_what_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QPIDD_CLUSTER_PASSWORD", "s3cret-of-the-ring")
@@ -100,14 +100,14 @@ def test_secrets_of_options_are_hidden() -> None:
     assert "port = 1" in hidden
 
 
-def test_an_archive_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_archive_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="cannot be written") as refused:
         diagnose(Sought(tmp_path / "none" / "x.tar.gz"), {})
     assert refused.value.code == Exit.CANNOT_CREATE
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_goes_with_diagnose_only_is_refused_without() -> None:
+def test_options_of_diagnose_are_refused_without_it() -> None:
     given = {"diagnose": None, "data_dirs": (Path("x"),), "logs": (), "configs": ()}
     with pytest.raises(click.UsageError, match="go with --diagnose"):
         sought(given)

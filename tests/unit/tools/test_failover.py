@@ -1,4 +1,4 @@
-"""Lists of brokers in ActiveMQ's form, and how often and how long they are tried."""
+"""Lists of brokers in ActiveMQ's form: order, number of attempts, and time limits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_order_is_kept_or_drawn() -> None:
     assert sorted(drawn) == sorted(ordered)
 
 
-def test_so_many_rounds_and_such_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_rounds_and_their_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Address] = []
     pauses: list[float] = []
 
@@ -104,7 +104,8 @@ A, B, C = (Address(name, 1) for name in "abc")
 
 
 class Brokers:
-    """A list of three, of which some refuse connections or say nothing, asked by one command."""
+    """A list of three brokers, some of which refuse connections or answer nothing; one command asks
+    them."""
 
     def __init__(self) -> None:
         self.refuse, self.silent = set[object](), set[object]()
@@ -112,7 +113,7 @@ class Brokers:
         self.chosen = Chosen()
 
     def ask(self, *places: Address, timeout_s: float | None = 60.0) -> tuple[object, float | None]:
-        """Who is asked, and how long its connection may take."""
+        """Which broker is asked, and its time limit."""
 
         def connect(place: object, patience_s: float | None) -> float | None:
             if place in self.refuse:
@@ -128,7 +129,7 @@ class Brokers:
         return self.chosen.reach(places or (A, B, C), connect, greet, timeout_s)
 
 
-def test_who_says_nothing_is_passed_over_and_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_broker_is_skipped_and_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     brokers = Brokers()
     brokers.silent = {A}
     assert [brokers.ask() for _ in range(3)] == [(B, NEXT_S)] * 3
@@ -136,10 +137,10 @@ def test_who_says_nothing_is_passed_over_and_named_once(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "a:1 says nothing for 5 s: b:1 is asked\n"
 
 
-def test_one_that_answered_and_then_says_nothing_is_passed_over(
+def test_a_broker_that_falls_silent_after_an_answer_is_skipped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also for a change: nothing but a greeting was asked of it, so nothing is done twice."""
+    """For a change, too: it was asked only for a greeting, so nothing is done twice."""
     brokers = Brokers()
     assert brokers.ask() == (A, NEXT_S)
     brokers.silent = {A}
@@ -147,7 +148,7 @@ def test_one_that_answered_and_then_says_nothing_is_passed_over(
     assert capsys.readouterr().err == "a:1 says nothing for 5 s: b:1 is asked\n"
 
 
-def test_where_the_one_that_answered_dies_the_next_one_is_asked(
+def test_if_the_broker_that_answered_dies_the_next_one_is_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     brokers = Brokers()
@@ -157,20 +158,20 @@ def test_where_the_one_that_answered_dies_the_next_one_is_asked(
     assert brokers.ask() == (C, NEXT_S)
     brokers.refuse = {B, C}
     assert brokers.ask()[0] == A
-    assert capsys.readouterr().err == "", "who refuses connections is known at once"
+    assert capsys.readouterr().err == "", "a refused connection is known at once"
 
 
-def test_the_last_of_a_list_and_the_only_one_have_all_the_time_and_no_greeting() -> None:
+def test_the_last_or_only_broker_gets_the_whole_time_and_no_greeting() -> None:
     brokers = Brokers()
     assert brokers.ask(A, timeout_s=None) == (A, None)
     brokers = Brokers()
     brokers.refuse, brokers.silent = {A, B}, {C}
     assert brokers.ask() == (C, 60.0)
     assert brokers.greeted == [A, B]
-    assert Brokers().ask(timeout_s=2.0) == (A, 2.0), "not longer than is asked for"
+    assert Brokers().ask(timeout_s=2.0) == (A, 2.0), "not longer than asked for"
 
 
-def test_where_nobody_can_be_reached_each_is_named() -> None:
+def test_if_no_broker_can_be_reached_each_is_named() -> None:
     brokers = Brokers()
     brokers.refuse = {A, B, C}
     with pytest.raises(NoneReached) as found:

@@ -1,4 +1,4 @@
-"""spout and drain with --history: the history has what happened to them."""
+"""spout and drain with --history: the history records what happened to them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.unit.tools.test_spout_drain import lines, run
 
 
 def operations(directory: Path) -> list[tuple[int, int, int, int]]:
-    """Return (session, what, body, number) of all that a command wrote."""
+    """Return (session, what, body, number) of everything that a command recorded."""
     found: list[tuple[int, int, int, int]] = []
     for path in sorted(directory.iterdir()):
         for entry in read_segment(path.read_bytes(), path.name):
             record = entry.record
-            if isinstance(record, Header):  # what the broker said
+            if isinstance(record, Header):  # the reason the broker gave
                 assert (record.cluster_name, record.cluster_id) == ("toys", "c0ffee")
             if isinstance(record, Client):
                 assert record.queue == "q"
@@ -28,7 +28,7 @@ def operations(directory: Path) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def test_spout_over_the_loss_of_a_broker(tmp_path: Path) -> None:
+def test_spout_survives_the_loss_of_a_broker(tmp_path: Path) -> None:
     with ToyCluster(2) as toy:
         toy.kill_at = 123
         arguments = ("-b", toy.brokers, "-q", "q", "--window", "50", "--history", str(tmp_path))
@@ -39,7 +39,7 @@ def test_spout_over_the_loss_of_a_broker(tmp_path: Path) -> None:
     assert counts[ClientOp.CONFIRMED] == 400
     assert counts[ClientOp.LOST] == 1
     again = counts[ClientOp.PUBLISHED] - 400
-    assert 1 <= again <= 50  # at most a window is sent again
+    assert 1 <= again <= 50  # at most one window is sent again
     assert {session for session, _, _, _ in done} == {1, 2}
     numbers = [number for session, what, _, number in done if (session, what) == (2, 1)]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -47,7 +47,7 @@ def test_spout_over_the_loss_of_a_broker(tmp_path: Path) -> None:
     assert {body for _, what, body, _ in done if what == ClientOp.CONFIRMED} == bodies
 
 
-def test_spout_is_refused_and_finds_no_queue(tmp_path: Path) -> None:
+def test_spout_is_refused_or_finds_no_queue(tmp_path: Path) -> None:
     with ToyCluster() as toy:
         toy.nack = {2}
         arguments = ("-b", toy.brokers, "-q", "q", "--window", "1", "--history", str(tmp_path))
@@ -73,7 +73,7 @@ def test_drain(tmp_path: Path, acks: bool) -> None:
 
 
 @pytest.mark.parametrize("tool", ["spout", "drain"])
-def test_a_directory_that_cannot_be_written(tmp_path: Path, tool: str) -> None:
+def test_an_unwritable_directory(tmp_path: Path, tool: str) -> None:
     (tmp_path / "file").write_text("")
     with ToyCluster() as toy:
         arguments = ("-b", toy.brokers, "-q", "q", "--history", str(tmp_path / "file"))

@@ -47,7 +47,7 @@ def test_everything_sent_arrives_once_and_in_order(producers: int, consumers: in
         assert (report["missing"], report["redelivered"]) == (0, 0)
         assert report["confirm_ms"]
         assert report["end_to_end_ms"]
-        assert not toy.queues, "the generator takes its queues away"
+        assert not toy.queues, "the generator deletes its queues"
 
 
 def test_a_load_without_consumers_ends_when_all_is_confirmed() -> None:
@@ -60,7 +60,7 @@ def test_a_load_without_consumers_ends_when_all_is_confirmed() -> None:
         assert not toy.queues
 
 
-def test_bodies_of_several_frames_are_followed_like_others() -> None:
+def test_bodies_of_several_frames_are_traced_like_others() -> None:
     with ToyCluster() as toy:
         report = run_load(replace(small(toy), body_bytes=300_000, window=4))
         assert isinstance(report["messages"], int)
@@ -68,7 +68,7 @@ def test_bodies_of_several_frames_are_followed_like_others() -> None:
         assert (report["missing"], report["out_of_order"], report["redelivered"]) == (0, 0, 0)
 
 
-def test_what_was_used_meanwhile_is_reported() -> None:
+def test_resource_use_during_the_load_is_reported() -> None:
     counts = iter([{"cpu": 3.0}, {"cpu": 5.0}])
     with ToyCluster() as toy:
         assert run_load(small(toy), used=lambda: next(counts))["cpu"] == 2.0
@@ -95,14 +95,14 @@ def test_a_history_has_every_operation(tmp_path: Path) -> None:
 
 
 def test_a_rate_is_kept() -> None:
-    """It is not exceeded; a loaded machine may carry less, so nothing is said of that."""
+    """It is not exceeded. A loaded machine may reach less, so there is no lower bound."""
     with ToyCluster() as toy:
         report = run_load(replace(small(toy), rate=500.0, seconds=1.0))
         assert isinstance(report["messages_per_s"], float)
         assert 0 < report["messages_per_s"] < 600
 
 
-def test_a_repeat_is_seen() -> None:
+def test_a_repeat_is_noticed() -> None:
     with ToyCluster() as toy:
         run = Run(replace(small(toy), producers=1, consumers=1))
         body = STAMP.pack(0.0, 0, 0).ljust(64, b"\0")
@@ -114,7 +114,7 @@ def test_a_repeat_is_seen() -> None:
         assert run.consumers[0].disorder >= 1
 
 
-def test_no_broker_is_one_sentence() -> None:
+def test_an_unreachable_broker_is_one_sentence() -> None:
     with ToyCluster() as toy:
         gone = toy.brokers
         load = small(toy)

@@ -1,4 +1,4 @@
-"""Brokers that tests, benchmarks and the demo start."""
+"""Brokers started by tests, benchmarks and the demo."""
 
 import os
 import select
@@ -29,8 +29,8 @@ LONG_MS = 30_000
 
 
 @pytest.mark.skipif(not ENDS_WITH_US, reason="there is no setpriv here")
-def test_a_broker_ends_with_who_started_it_however_that_ends(tmp_path: Path) -> None:
-    """A benchmark that is killed leaves no broker behind."""
+def test_a_broker_ends_with_its_starter_however_that_ends(tmp_path: Path) -> None:
+    """A killed benchmark leaves no broker behind."""
     with subprocess.Popen(
         [sys.executable, "-c", STARTS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as starter:
@@ -40,7 +40,7 @@ def test_a_broker_ends_with_who_started_it_however_that_ends(tmp_path: Path) -> 
             ended = select.poll()
             ended.register(broker, select.POLLIN)
             assert not ended.poll(0)
-            starter.kill()  # no `with` or `finally` of it runs
-            assert ended.poll(LONG_MS), "it runs on"
+            starter.kill()  # its `with` and `finally` do not run
+            assert ended.poll(LONG_MS), "the broker still runs"
         finally:
             os.close(broker)

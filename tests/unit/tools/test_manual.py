@@ -1,4 +1,4 @@
-"""The manual pages: one for each command, with all that its help says."""
+"""The manual pages: one for each command, with everything that its help says."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_a_page_has_every_option_and_verb(pages: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_says_its_release(name: str) -> None:
+def test_each_command_prints_its_release(name: str) -> None:
     said = CliRunner().invoke(installed()[name], ["--version"], prog_name=name)
     assert (said.exit_code, said.output) == (0, f"{name} {version()}\n")
 
 
-def test_what_troff_would_take_for_a_command_is_text() -> None:
+def test_text_that_looks_like_a_troff_command_is_escaped() -> None:
     command = click.Command("c", help="Do it.\n\n.TH is \\fB text\n\n\b\n  as-is\n  'twice'")
     text = page("c", command)
     assert "\n\\&.TH is \\efB text\n" in text
@@ -54,7 +54,7 @@ def test_what_troff_would_take_for_a_command_is_text() -> None:
 
 
 @pytest.mark.skipif(which("groff") is None, reason="no groff on this machine")
-def test_troff_has_nothing_to_say(pages: Path) -> None:
+def test_troff_reports_no_errors(pages: Path) -> None:
     for one in pages.iterdir():
         ended = subprocess.run(
             ["groff", "-man", "-Tutf8", "-ww", str(one)], capture_output=True, text=True, check=True
@@ -63,8 +63,8 @@ def test_troff_has_nothing_to_say(pages: Path) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_a_narrow_terminal_but_for_what_is_typed(name: str) -> None:
-    """Prose is wrapped; an example stays on its line, and its end where it is."""
+def test_help_fits_a_narrow_terminal_except_for_examples(name: str) -> None:
+    """Prose is wrapped; an example stays on its line, and its line ends stay where they are."""
     shown = click.Context(installed()[name], info_name=name, terminal_width=50).get_help()
     assert "\b" not in shown
     codes = shown.partition("\n  Exit codes: ")[2].partition("\n\n")[0]

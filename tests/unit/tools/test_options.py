@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = {"cluster-name": "shop", "cluster-size": "3", "data-dir": "/var/tmp/x"}
 
 
-def test_defaults_are_a_stand_alone_broker_that_serves_this_machine() -> None:
+def test_the_default_is_a_stand_alone_broker_for_this_machine() -> None:
     options = broker_options({})
     assert not options.clustered
     assert options.listen == Address("127.0.0.1", 5672)
@@ -30,8 +30,8 @@ def test_defaults_are_a_stand_alone_broker_that_serves_this_machine() -> None:
     assert options.cluster_url == "amqp:tcp:127.0.0.1:5672"
 
 
-def test_a_second_ring_address_is_as_public_as_it_is() -> None:
-    """The first is the member's name; whoever reaches the second could take part, too."""
+def test_a_second_ring_address_is_checked_for_being_public() -> None:
+    """The first address is the member's name; whoever reaches the second could take part, too."""
     two = "127.0.0.1:7000, 127.0.0.2:7001"
     options = broker_options(CLUSTER | {"cluster-bind": two})
     assert options.cluster_bind == Address("127.0.0.1", 7000)
@@ -99,7 +99,7 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("cluster-mcastport", "0"),
         ("watchdog-interval", "soon"),
         ("no-data-dir", "perhaps"),
-        ("no-data-dir", "yes"),  # --data-dir is given
+        ("no-data-dir", "yes"),  # because --data-dir is given
         ("interface", "a b"),
         ("log-level", "loud"),
         ("cluster-name", "a\x00b"),
@@ -109,7 +109,7 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("memberlog-keep-days", "-1"),
         ("memberlog-keep-size", "lots"),
         ("memberlog-compress", "maybe"),
-        ("memberlog-keep-size", "64"),  # bytes
+        ("memberlog-keep-size", "64"),  # in bytes
         ("memberlog-drop-unverified", "maybe"),
         ("backups-keep", "-1"),
         ("backups-keep-days", "some"),
@@ -117,14 +117,14 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("colour", "red"),
     ],
 )
-def test_a_bad_value_names_its_option(option: str, text: str) -> None:
+def test_a_bad_value_is_reported_with_its_option(option: str, text: str) -> None:
     with pytest.raises(OptionError) as caught:
         broker_options(CLUSTER | {option: text})
     assert caught.value.option == option
     assert "\n" not in caught.value.reason
 
 
-def test_what_is_kept_of_the_past_is_bounded_by_default() -> None:
+def test_logs_and_backups_are_bounded_by_default() -> None:
     options = broker_options({})
     memberlog = options.memberlog
     assert (memberlog.segment_bytes, memberlog.segment_us) == (64 << 20, 3_600_000_000)
@@ -145,8 +145,8 @@ def test_a_listed_member_has_a_fixed_ring_port() -> None:
         broker_options(CLUSTER | {"port": "0", "cluster-nodes": "a:1"})
 
 
-def test_a_member_that_forgot_its_data_directory_is_refused() -> None:
-    """What it voted for would be gone with its process."""
+def test_a_member_without_a_data_directory_is_refused() -> None:
+    """What it voted for would be lost with its process."""
     given = {"cluster-name": "shop", "cluster-size": "3"}
     with pytest.raises(OptionError, match=r"would forget its votes.*--no-data-dir") as caught:
         broker_options(given)
@@ -155,8 +155,8 @@ def test_a_member_that_forgot_its_data_directory_is_refused() -> None:
     assert broker_options({}).data_dir is None
 
 
-def test_a_member_that_knows_others_and_not_how_many_vote_is_refused() -> None:
-    """By the default, 1, it would make a cluster of its own."""
+def test_a_member_with_others_must_know_the_number_of_voters() -> None:
+    """By the default, 1, it would form a cluster of its own."""
     given = {"cluster-name": "shop", "no-data-dir": "yes", "cluster-bind": "127.0.0.1:7001"}
     nodes = {"cluster-nodes": "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"}
     with pytest.raises(OptionError, match="--cluster-size 3 if each of the 3 votes") as caught:
@@ -177,13 +177,14 @@ def test_a_member_that_knows_others_and_not_how_many_vote_is_refused() -> None:
         ("amqp:ssl:a,tcp:b", "amqp:ssl:a:5671,tcp:b:5672"),
     ],
 )
-def test_a_url_as_the_original_writes_it(text: str, advertised: str) -> None:
-    """`[amqp:][USER[/PASSWORD]@]ADDRESS,...`: nobody is told the password."""
+def test_a_url_in_the_form_of_the_original(text: str, advertised: str) -> None:
+    """`[amqp:][USER[/PASSWORD]@]ADDRESS,...`: the password is shown to nobody."""
     assert broker_options(CLUSTER | {"cluster-url": text}).cluster_url == advertised
 
 
-def test_the_url_names_all_ports_and_of_all_interfaces_the_rings() -> None:
-    """Or a command that asks all members over TLS, or a client of the other network, finds none."""
+def test_the_url_names_all_ports_and_for_all_interfaces_the_rings() -> None:
+    """Otherwise a command that asks all members over TLS, or a client of the other network, finds
+    none."""
     tls = {"tls-cert": "c", "tls-key": "k", "tls-port": "5671"}
     both = "amqp:tcp:127.0.0.1:5672,ssl:127.0.0.1:5671"
     assert broker_options(CLUSTER | tls).cluster_url == both
@@ -200,7 +201,7 @@ def test_a_bad_url_does_not_show_its_password() -> None:
     assert "secret" not in caught.value.reason
 
 
-def test_beacons_go_where_the_options_say_and_nowhere_beside_a_list() -> None:
+def test_beacons_are_sent_as_the_options_say_and_not_with_a_list() -> None:
     given = {"cluster-mcastaddr": "239.1.2.3", "cluster-mcastport": "5405"}
     options = broker_options(CLUSTER | given)
     assert (options.beacon_group, options.beacon_port) == ("239.1.2.3", 5405)
@@ -215,7 +216,7 @@ def test_default_port_of_an_address() -> None:
     assert parse_address("[::1]", 5672) == Address("::1", 5672)
 
 
-def test_what_looks_like_an_option_and_is_none_is_said(tmp_path: Path) -> None:
+def test_a_mistyped_option_is_reported(tmp_path: Path) -> None:
     assert ignored({"QPIDD_PORT": "1", "QPIDD_CONFIG": "f", "HOME": "/"}) == ""
     assert ignored({"QPIDD_CLUSTERNAME": "x"}) == (
         "of the environment QPIDD_CLUSTERNAME is no option and ignored; is --cluster-name meant?"
@@ -259,15 +260,15 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("written", ['"my_cluster"', "'my_cluster'", "my_cluster"])
-def test_a_value_may_stand_in_quotes(tmp_path: Path, written: str) -> None:
-    """As the manual of the original writes them: cluster-name="my_cluster"."""
+def test_a_value_may_be_quoted(tmp_path: Path, written: str) -> None:
+    """As the manual of the original writes it: cluster-name="my_cluster"."""
     config = tmp_path / "qpidd.conf"
     config.write_text(f"cluster-name={written}\n", encoding="utf-8")
     assert read_option_file(config)["cluster-name"].text == "my_cluster"
 
 
 @pytest.mark.parametrize("written", ['"my_cluster', '"', "'my_cluster\""])
-def test_a_quote_that_is_not_closed_is_refused_with_its_line(tmp_path: Path, written: str) -> None:
+def test_an_unclosed_quote_is_refused_with_its_line(tmp_path: Path, written: str) -> None:
     config = tmp_path / "qpidd.conf"
     config.write_text(f"# name\ncluster-name={written}\n", encoding="utf-8")
     with pytest.raises(
@@ -277,8 +278,8 @@ def test_a_quote_that_is_not_closed_is_refused_with_its_line(tmp_path: Path, wri
     assert caught.value.code == Exit.CONFIG
 
 
-def test_a_comment_behind_a_value_is_refused_and_not_part_of_it(tmp_path: Path) -> None:
-    """Else a broker would keep its store in a directory called `/data # ours`."""
+def test_a_comment_after_a_value_is_refused(tmp_path: Path) -> None:
+    """Otherwise a broker would keep its store in a directory called `/data # ours`."""
     config = tmp_path / "qpidd.conf"
     config.write_text("# ours\ndata-dir = /data # ours\n", encoding="utf-8")
     with pytest.raises(ToolError, match="line 2: a comment stands on a line of its own") as caught:
@@ -289,7 +290,7 @@ def test_a_comment_behind_a_value_is_refused_and_not_part_of_it(tmp_path: Path) 
     assert (given["data-dir"].text, given["cluster-name"].text) == ("/data # ours", "a#b")
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="No such file") as caught:
         read_option_file(tmp_path / "none")
     assert caught.value.code == Exit.CONFIG
@@ -320,7 +321,9 @@ def qpidd(*arguments: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedP
         (("--config", "/none/x"), 78, "qpidd: option file /none/x: No such file or directory\n"),
     ],
 )
-def test_one_sentence_and_a_code(arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_a_refusal_is_one_sentence_and_an_exit_code(
+    arguments: tuple[str, ...], code: int, says: str
+) -> None:
     ended = qpidd(*arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", says)
 
@@ -331,7 +334,7 @@ def test_refuses_to_run_without_assertions() -> None:
     assert "python -O" in ended.stderr
 
 
-def test_what_escapes_the_broker_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_exception_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(options: BrokerOptions) -> int:
         raise ZeroDivisionError(options.port)
 
@@ -341,7 +344,7 @@ def test_what_escapes_the_broker_is_an_internal_error(monkeypatch: pytest.Monkey
     assert ended.value.code == Exit.INTERNAL
 
 
-def test_an_option_file_with_a_password_is_not_for_everybody(tmp_path: Path) -> None:
+def test_a_readable_option_file_with_a_password_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "b.conf"
     config.write_text("cluster-username = shop\ncluster-password = word\n")
     config.chmod(0o644)

@@ -40,7 +40,7 @@ STATUS: dict[str, Json] = {
 
 
 class FakeBroker:
-    """Accepts management connections on a loopback port and gives prepared answers."""
+    """Accepts management connections on a loopback port and gives canned answers."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Json]] = []
@@ -81,7 +81,7 @@ class FakeBroker:
         self._thread.join(5)
 
     def ops(self) -> list[Json]:
-        """What was asked, in order."""
+        """The requests, in order."""
         return [request["op"] for request in self.requests]
 
     def run(self, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
@@ -90,7 +90,7 @@ class FakeBroker:
 
 
 def qpid_cluster(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would, but in this process: an interpreter takes long to start."""
+    """Run the command as a user would, but in this process: starting an interpreter takes long."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["qpid-cluster", *arguments])
@@ -105,7 +105,7 @@ def qpid_cluster(*arguments: str, typed: str = "") -> subprocess.CompletedProces
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """A fake that is closed again."""
+    """A fake broker that is closed after the test."""
     fake = FakeBroker()
     yield fake
     fake.close()
@@ -134,18 +134,18 @@ def test_alarms_are_listed_below_the_members(broker: FakeBroker) -> None:
     assert broker.run().stdout.endswith("5674\n         Alarm: the disk lags\n")
 
 
-def test_links_that_are_down_are_listed_by_their_second_address(broker: FakeBroker) -> None:
-    """As the member that is asked sees it: another one may still reach it there."""
+def test_broken_links_are_listed_by_their_second_address(broker: FakeBroker) -> None:
+    """From the view of the asked member: another member may still reach that address."""
     status = json.loads(broker.answers["status"]) | {"links_down": ["10.1.0.2:25672"]}
     broker.answers["status"] = json.dumps(status).encode() + b"\n"
     said = broker.run().stdout
     assert said.endswith("5674\n     Link down: 10.1.0.2:25672 (its member has another one)\n")
 
 
-def test_a_member_of_a_list_that_hangs_is_passed_over_once(
+def test_a_hanging_member_of_a_list_is_skipped_with_one_notice(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel of one that is stopped still accepts connections."""
+    """The kernel still accepts connections for a stopped process."""
     monkeypatch.setattr(failover, "NEXT_S", 0.05)
     broker.answers["connections"] = b'{"ok": true, "connections": []}\n'
     with socket.create_server(("127.0.0.1", 0)) as hangs:
@@ -162,8 +162,8 @@ def test_credentials_are_sent(broker: FakeBroker) -> None:
     assert broker.requests == [{"op": "status", "user": "ann", "password": "secret"}]
 
 
-def test_credentials_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A password on a command line is seen by everyone on that machine."""
+def test_credentials_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everyone on a machine can see a password on a command line."""
     monkeypatch.setenv("QPID_USER", "ada")
     monkeypatch.setenv("QPID_PASSWORD", "secret")
     asked = parse_target("localhost", 1.0)
@@ -172,26 +172,26 @@ def test_credentials_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatc
     assert (asked.user, asked.password) == ("bob", "word")
 
 
-def test_json_is_the_answer_itself(broker: FakeBroker) -> None:
+def test_json_output_is_the_answer_itself(broker: FakeBroker) -> None:
     ended = broker.run("--json")
     assert json.loads(ended.stdout) == STATUS
 
 
-def test_a_join_shows_how_far_it_is(broker: FakeBroker) -> None:
+def test_a_join_shows_its_progress(broker: FakeBroker) -> None:
     joining = {**member("c", 5674, state="JOINING", voter=True), "received_percent": 41.5}
     answer = {**STATUS, "members": [member("a", 5672), joining]}
     broker.answers["status"] = json.dumps(answer).encode() + b"\n"
     assert "ID=c URL=amqp:tcp:127.0.0.1:5674 (JOINING, 41.5 % received)" in broker.run().stdout
 
 
-def test_who_looks_for_the_others_has_received_nothing(broker: FakeBroker) -> None:
+def test_a_member_still_looking_for_others_has_received_nothing(broker: FakeBroker) -> None:
     alone = {**member("a", 5672, state="JOINING", local=True), "received_percent": 100.0}
     answer = {**STATUS, "member_state": "INIT", "members": [alone]}
     broker.answers["status"] = json.dumps(answer).encode() + b"\n"
     assert "URL=amqp:tcp:127.0.0.1:5672 (INIT, local)" in broker.run().stdout
 
 
-def test_diagnose_names_a_member_that_it_cannot_ask(broker: FakeBroker, tmp_path: Path) -> None:
+def test_diagnose_names_a_member_that_does_not_answer(broker: FakeBroker, tmp_path: Path) -> None:
     there = [member("a", 5672, local=True), {**member("b", 5673), "url": "amqp:ssl:b.example:5671"}]
     broker.answers["status"] = json.dumps({**STATUS, "members": there}).encode() + b"\n"
     ended = broker.run("--diagnose", str(tmp_path / "report.tar.gz"))
@@ -217,7 +217,7 @@ def test_not_active_gives_the_reason_and_fails(broker: FakeBroker) -> None:
     ("own", "shown"),
     [("UPDATEE", "(UPDATEE, local)"), ("STALLED", "(STALLED, local)"), ("READY", "(local)")],
 )
-def test_the_member_that_is_asked_is_shown_in_its_own_word(
+def test_the_asked_member_is_shown_with_its_own_state(
     broker: FakeBroker, own: str, shown: str
 ) -> None:
     broker.answers["status"] = json.dumps({**STATUS, "member_state": own}).encode() + b"\n"
@@ -240,7 +240,7 @@ def test_stop_one_asks_first(broker: FakeBroker) -> None:
     assert broker.requests[-1]["id"] == "b"
 
 
-def test_the_last_member_has_a_question_of_its_own(broker: FakeBroker) -> None:
+def test_stopping_the_last_member_asks_another_question(broker: FakeBroker) -> None:
     down = [member("a", 5672, local=True), member("b", 5673, state="DOWN")]
     broker.answers["status"] = json.dumps({**STATUS, "size": 1, "members": down}).encode() + b"\n"
     ended = broker.run("-s", "a", typed="\n")
@@ -250,7 +250,7 @@ def test_the_last_member_has_a_question_of_its_own(broker: FakeBroker) -> None:
     )
 
 
-def test_a_broken_connection_means_that_the_asked_one_stopped(broker: FakeBroker) -> None:
+def test_a_broken_connection_means_that_the_asked_member_stopped(broker: FakeBroker) -> None:
     ended = broker.run("-f", "-s", "a")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
@@ -271,7 +271,7 @@ def test_stop_all(broker: FakeBroker) -> None:
 @pytest.mark.parametrize(
     "action", [("-k", "-f"), ("-s", "a", "-f"), ("--upgrade", "-f"), ("--remove-voter", "c"), ()]
 )
-def test_another_cluster_than_the_named_one_is_left_alone(
+def test_a_cluster_of_another_name_is_not_stopped(
     broker: FakeBroker, action: tuple[str, ...]
 ) -> None:
     ended = broker.run(*action, "--cluster-name", "trial")
@@ -289,7 +289,7 @@ def test_the_named_cluster_is_stopped(broker: FakeBroker) -> None:
     assert broker.ops() == ["status", "status", "shutdown"]
 
 
-def test_the_broker_is_named_by_an_option_as_well_and_once(broker: FakeBroker) -> None:
+def test_the_broker_may_be_given_by_an_option_but_only_once(broker: FakeBroker) -> None:
     place = f"127.0.0.1:{broker.port}"
     for option in ("--broker", "--brokers"):
         assert qpid_cluster(option, place).returncode == 0
@@ -299,7 +299,7 @@ def test_the_broker_is_named_by_an_option_as_well_and_once(broker: FakeBroker) -
 
 
 def lists_clients(broker: FakeBroker) -> None:
-    """Give it two clients at a, one of them without a name, and one at b."""
+    """Give it two clients on a, one of them without a name, and one on b."""
     clients: list[Json] = [
         {"member": "a", "address": "127.0.0.1:50001", "user": "guest", "channels": 2},
         {"member": "a", "address": "192.0.2.7:50002", "user": "guest", "channels": 0},
@@ -327,7 +327,7 @@ def test_clients_of_all_members_in_the_classic_layout(broker: FakeBroker) -> Non
 
 
 def test_clients_of_one_member(broker: FakeBroker) -> None:
-    """Documented by the original, and broken there from 0.10 on."""
+    """Documented by the original, where it has been broken since 0.10."""
     lists_clients(broker)
     ended = broker.run("-n", "-c", "b")
     assert ended.stdout == "Clients on Member: ID=b:\n    127.0.0.1:50003\n\n"
@@ -338,7 +338,7 @@ def test_clients_of_one_member(broker: FakeBroker) -> None:
     )
 
 
-def test_hosts_are_named_unless_numbers_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_are_resolved_unless_numbers_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"192.0.2.1": "shop.example"}
 
     def look_up(host: str) -> tuple[str, list[str], list[str]]:
@@ -353,7 +353,7 @@ def test_hosts_are_named_unless_numbers_are_asked_for(monkeypatch: pytest.Monkey
     assert lines[1:] == ["    shop.example:5", "    192.0.2.2:6", ""]
 
 
-def test_a_client_is_disconnected_when_it_is_on_no_list_any_more(broker: FakeBroker) -> None:
+def test_a_client_is_disconnected_once_no_list_shows_it(broker: FakeBroker) -> None:
     lists_clients(broker)
     broker.after["disconnect"] = {"connections": b'{"ok": true, "connections": []}\n'}
     broker.answers["disconnect"] = b'{"ok": true, "members": ["b"]}\n'
@@ -364,7 +364,7 @@ def test_a_client_is_disconnected_when_it_is_on_no_list_any_more(broker: FakeBro
     assert [request["address"] for request in asked] == ["127.0.0.1:50003"]
 
 
-def test_what_a_member_has_beyond_its_share_is_closed(broker: FakeBroker) -> None:
+def test_rebalance_closes_a_members_excess_connections(broker: FakeBroker) -> None:
     clients = [
         {"member": "a", "address": f"127.0.0.1:{port}", "number": number}
         for number, port in enumerate((5009, 5001, 5005, 5003, 5007), 8)
@@ -390,7 +390,7 @@ def test_what_a_member_has_beyond_its_share_is_closed(broker: FakeBroker) -> Non
     assert "no member has more" in broker.run("--rebalance").stdout
 
 
-def test_a_client_that_is_not_there_and_one_that_stays(broker: FakeBroker) -> None:
+def test_disconnecting_a_missing_client_and_one_that_stays(broker: FakeBroker) -> None:
     lists_clients(broker)
     ended = broker.run("-d", "127.0.0.1:1")
     assert (ended.returncode, ended.stdout) == (0, "Client connection '127.0.0.1:1' not found\n")
@@ -404,7 +404,7 @@ def test_a_client_that_is_not_there_and_one_that_stays(broker: FakeBroker) -> No
     assert broker.run("-d", "127.0.0.1").returncode == 2
 
 
-def test_draining_asks_until_the_member_is_shown_as_drained(broker: FakeBroker) -> None:
+def test_draining_polls_until_the_member_is_drained(broker: FakeBroker) -> None:
     broker.answers["drain"] = b'{"ok": true}\n'
     shown = json.dumps({**STATUS, "drained": ["b"]}).encode() + b"\n"
     broker.answers["status"] = json.dumps({**STATUS, "drained": []}).encode() + b"\n"
@@ -442,7 +442,7 @@ def test_awaiting_a_member(broker: FakeBroker) -> None:
         (("--expected-votes", "4"), ("expected", "", "", 4)),
     ],
 )
-def test_a_change_of_the_voters_ends_when_it_is_in_force(
+def test_a_change_of_voters_ends_when_it_is_in_force(
     broker: FakeBroker, typed: tuple[str, ...], asked: tuple[object, ...]
 ) -> None:
     new: list[Json] = ["a", "b", "d"]
@@ -455,7 +455,7 @@ def test_a_change_of_the_voters_ends_when_it_is_in_force(
     assert tuple(request[key] for key in ("action", "id", "by", "votes")) == asked
 
 
-def test_a_change_that_is_not_in_force_in_time_is_reported_as_ordered(broker: FakeBroker) -> None:
+def test_a_change_not_in_force_in_time_is_reported_as_ordered(broker: FakeBroker) -> None:
     broker.answers["voters"] = b'{"ok": true, "voter_set": ["a"]}\n'
     ended = broker.run("-t", "1", "--remove-voter", "b")
     assert ended.returncode == 1
@@ -480,7 +480,9 @@ def test_a_refusal_is_passed_on(broker: FakeBroker) -> None:
         (b"AMQP\0\0\x09\1", "an AMQP broker, but not one of this"),
     ],
 )
-def test_another_port_is_named_at_once(broker: FakeBroker, answer: bytes, what: str) -> None:
+def test_a_port_of_another_protocol_is_named_at_once(
+    broker: FakeBroker, answer: bytes, what: str
+) -> None:
     broker.answers["status"] = answer
     ended = broker.run("-t", "60")
     assert ended.returncode == 1
@@ -488,7 +490,7 @@ def test_another_port_is_named_at_once(broker: FakeBroker, answer: bytes, what: 
 
 
 @pytest.mark.parametrize("answer", [b"nonsense\n", b"[]\n", b"\n", b"AMQP\x00\x00\x09\x01", b""])
-def test_something_else_listens_there(broker: FakeBroker, answer: bytes) -> None:
+def test_another_service_listens_there(broker: FakeBroker, answer: bytes) -> None:
     broker.answers["status"] = answer
     ended = broker.run()
     assert ended.returncode == 1
@@ -496,7 +498,7 @@ def test_something_else_listens_there(broker: FakeBroker, answer: bytes) -> None
     assert ended.stderr.count("\n") == 1
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     ended = qpid_cluster(f"127.0.0.1:{port}")
@@ -510,7 +512,7 @@ def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize("form", ["{0},{1}", "failover:(tcp://{0},tcp://{1})?randomize=false"])
-def test_of_a_list_the_first_that_runs_is_asked(broker: FakeBroker, form: str) -> None:
+def test_of_a_list_the_first_running_member_is_asked(broker: FakeBroker, form: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = f"127.0.0.1:{taken.getsockname()[1]}"
     ended = qpid_cluster(form.format(dead, f"127.0.0.1:{broker.port}"))
@@ -518,7 +520,7 @@ def test_of_a_list_the_first_that_runs_is_asked(broker: FakeBroker, form: str) -
     assert broker.ops() == ["status"]
 
 
-def test_of_a_list_of_which_nobody_runs_each_is_told() -> None:
+def test_if_no_member_of_a_list_runs_each_is_named() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as two,

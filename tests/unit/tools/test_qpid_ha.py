@@ -31,7 +31,7 @@ def answer(**roles: Json) -> bytes:
 
 
 class Broker(FakeBroker):
-    """A fake with roles."""
+    """A fake broker with roles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,9 @@ def broker() -> Iterator[Broker]:
         (("ping",), 0, ""),
     ],
 )
-def test_a_word_or_a_code(broker: Broker, words: tuple[str, ...], code: int, out: str) -> None:
+def test_the_status_is_a_word_or_an_exit_code(
+    broker: Broker, words: tuple[str, ...], code: int, out: str
+) -> None:
     done = broker.ha(*words)
     assert (done.return_value, done.output) == (code, out)
 
@@ -88,7 +90,7 @@ def test_it_waits_while_a_view_changes(broker: Broker) -> None:
     assert broker.ops() == ["status", "status"]
 
 
-def test_a_promotion_is_waited_for(broker: Broker) -> None:
+def test_promote_waits_for_the_promotion(broker: Broker) -> None:
     broker.answers["promote"] = answer(active="")
     broker.after["promote"] = {"status": answer(status="active", active="a")}
     done = broker.ha("promote")
@@ -99,14 +101,14 @@ def test_a_promotion_is_waited_for(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "arguments", [("promote",), ("passive",), ("ping",), ("ready",), ("status", "--is-primary")]
 )
-def test_what_is_about_one_broker_takes_no_list(arguments: tuple[str, ...]) -> None:
-    """Or it would be another one that is promoted."""
+def test_a_command_about_one_broker_takes_no_list(arguments: tuple[str, ...]) -> None:
+    """Otherwise another broker might be promoted."""
     ended = ha("-b", "127.0.0.1:1,127.0.0.1:2", *arguments)
     assert isinstance(ended.exception, click.UsageError)
     assert "is about one broker" in str(ended.exception)
 
 
-def test_another_one_may_be_promoted_at_the_same_time(broker: Broker) -> None:
+def test_another_broker_may_be_promoted_at_the_same_time(broker: Broker) -> None:
     broker.answers["promote"] = answer(active="")
     with pytest.raises(ToolError, match="Failed: b was promoted at the same time"):
         raise broker.ha("promote").exception or AssertionError
@@ -159,7 +161,7 @@ def test_wrong_usage(words: tuple[str, ...], says: str) -> None:
     assert says in said
 
 
-def test_a_broker_may_tell_no_role(broker: Broker) -> None:
+def test_a_broker_may_report_no_role(broker: Broker) -> None:
     broker.answers["status"] = json.dumps(STATUS).encode() + b"\n"
     with pytest.raises(ToolError, match="no role"):
         raise broker.ha("status").exception or AssertionError

@@ -1,4 +1,4 @@
-"""The relay of the system tests: does it double and reorder whole frames, and nothing else?"""
+"""The relay of the system tests duplicates and reorders whole frames, and does nothing else."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
 
 
 def frame(body: bytes, flags: int = 0) -> bytes:
-    """One frame of ZMTP 3, in its long form when it must."""
+    """One frame of ZMTP 3, in its long form when necessary."""
     if len(body) < 256:
         return bytes([flags, len(body)]) + body
     return bytes([flags | 2]) + len(body).to_bytes(8, "big") + body
 
 
-def test_whole_frames_come_out_however_the_bytes_come_in() -> None:
+def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
     assert len(GREETING) == 64
     chance = random.Random(1)
     frames = [frame(b"\x05READY", 4), *(frame(chance.randbytes(n)) for n in (0, 1, 255, 256, 9000))]
@@ -37,7 +37,7 @@ def test_whole_frames_come_out_however_the_bytes_come_in() -> None:
         assert (frames[0], False) in found
 
 
-def test_what_is_not_zmtp_goes_through_as_it_comes() -> None:
+def test_other_protocols_pass_through_unchanged() -> None:
     cutter = Cutter()
     assert cutter.cut(b"AMQP\0\0\x09\1") == [(b"AMQP\0\0\x09\1", False)]
     assert cutter.cut(b"\0\5") == [(b"\0\5", False)]

@@ -32,7 +32,7 @@ class Done(NamedTuple):
 
 
 async def tool(command: click.Command, *arguments: str) -> Done:
-    """Run a command in a thread, as its own process would; errors come out as they are."""
+    """Run a command in a thread as in a process of its own; errors are returned as they are."""
 
     def invoke() -> Done:
         result = CliRunner().invoke(command, list(arguments), standalone_mode=False)
@@ -106,7 +106,7 @@ def test_groups_and_quorum_of_library_programs(tmp_path: Path) -> None:
     run(main)
 
 
-def test_places_that_cannot_be(tmp_path: Path) -> None:
+def test_unusable_management_addresses(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(ConfigError, match="address of this machine only"):
             Cluster("shop", "a", manage="0.0.0.0:5409")
@@ -116,7 +116,7 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
                 await Cluster("shop", "b", config=CONFIG, manage=place).start()
         with pytest.raises(TransportError, match="cannot answer questions on unix:/no/where"):
             await Cluster("shop", "b", config=CONFIG, manage="unix:/no/where").start()
-        # The socket of a life that was killed is in nobody's way.
+        # The socket left by a killed process does no harm.
         async with Cluster("shop", "a", config=CONFIG, manage=place) as a:
             assert a._endpoint is not None
             assert a._endpoint._server is not None
@@ -143,7 +143,7 @@ def test_another_protocol_is_disconnected() -> None:
     run(main)
 
 
-def test_a_session_answers_in_order_and_refuses_in_words() -> None:
+def test_a_session_answers_in_order_and_refuses_with_a_reason() -> None:
     def no(_: Json) -> Json:
         raise QueryRefused("not-now", "not now")
 
@@ -161,7 +161,7 @@ def test_a_session_answers_in_order_and_refuses_in_words() -> None:
     assert b"more than" in greedy.data_received(bytes(LINE_BYTES_MAX + 1))
 
 
-def test_a_request_waits_until_it_is_known_whether_it_is_admitted() -> None:
+def test_a_request_waits_until_its_admission_is_decided() -> None:
     known: list[object] = []
 
     def admit(request: Json) -> None:
@@ -172,7 +172,7 @@ def test_a_request_waits_until_it_is_known_whether_it_is_admitted() -> None:
     assert session.data_received(b'{"op": "a", "x": 1}\n{"op": "a", "user": "u"}\n{"op": ') == b""
     assert session.is_waiting
     assert session.data_received(b'"b"}\n' + bytes(LINE_BYTES_MAX + 1)) == b"", (
-        "it is not looked at"
+        "the request is not looked at"
     )
     known.append(None)
     assert session.go_on() == b'{"ok": true, "got": 1}\n'
@@ -203,7 +203,7 @@ def test_roles_and_flags_of_every_rule() -> None:
     assert (shown["total"], shown["quorum"], shown["expected"]) == (3, 3, 4)
 
 
-def test_a_voter_that_gets_the_state_first_is_here_and_not_counted() -> None:
+def test_a_voter_that_still_receives_the_state_is_shown_but_not_counted() -> None:
     shown = quorum_reply(
         "shop", "a", RingId(3, "a", 1), "abc", parse(("a", "b", "c")), acting=True, joining={"c"}
     )

@@ -14,7 +14,7 @@ from tools.cli.signals import ended_by, held_back
 TERM, USR1 = signal.SIGTERM, signal.SIGUSR1
 
 
-def test_a_signal_ends_the_block_and_what_is_after_it_is_as_before() -> None:
+def test_a_signal_ends_the_block_and_the_old_handlers_return() -> None:
     before = signal.getsignal(TERM)
     done: list[str] = []
 
@@ -31,7 +31,7 @@ def test_a_signal_ends_the_block_and_what_is_after_it_is_as_before() -> None:
     assert signal.getsignal(TERM) == before
 
 
-def test_a_signal_that_is_held_back_comes_afterwards() -> None:
+def test_a_deferred_signal_is_delivered_afterwards() -> None:
     done: list[str] = []
 
     def block() -> None:
@@ -60,11 +60,11 @@ def test_a_second_signal_ends_a_block_that_may_hang() -> None:
 
 
 def handler_of(came: list[int]) -> Callable[[int, FrameType | None], None]:
-    """Return a handler that notes each signal."""
+    """Return a handler that records each signal."""
     return lambda number, _: came.append(number)
 
 
-def test_a_handler_that_the_block_sets_stays() -> None:
+def test_a_handler_set_in_the_block_stays() -> None:
     before, came = signal.getsignal(USR1), list[int]()
     try:
         with held_back(USR1):

@@ -41,7 +41,7 @@ def start(name: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> subpro
 
 
 def run(name: str, *arguments: str, typed: bytes = b"") -> tuple[int, bytes, str]:
-    """Run one to its end: code, output, errors."""
+    """Run one command to its end: code, output, errors."""
     process = start(name, *arguments, stdin=subprocess.PIPE)
     out, err = process.communicate(typed, timeout=60)
     return process.returncode, out, err.decode()
@@ -53,7 +53,7 @@ def lines(count: int) -> bytes:
 
 
 def bodies(toy: ToyCluster, queue: str = "q") -> list[bytes]:
-    """What waits in the queue."""
+    """The bodies in the queue."""
     return [message.body for message in toy.queues[queue]]
 
 
@@ -82,7 +82,7 @@ def test_files_prefix_count_and_transient(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 1000])
-def test_failover_sends_the_unconfirmed_again_in_order(window: int) -> None:
+def test_failover_sends_unconfirmed_messages_again_in_order(window: int) -> None:
     sent = lines(3000)
     with ToyCluster(2) as toy:
         toy.kill_at = 1234
@@ -100,7 +100,7 @@ def test_failover_sends_the_unconfirmed_again_in_order(window: int) -> None:
         assert len(arrived) - 3000 <= window
 
 
-def test_refused_and_unroutable_are_failures() -> None:
+def test_refused_and_unroutable_messages_are_failures() -> None:
     with ToyCluster() as toy:
         toy.nack = {2}
         code, out, err = run("spout", "-b", toy.brokers, "-q", "q", "--json", typed=lines(3))
@@ -109,7 +109,7 @@ def test_refused_and_unroutable_are_failures() -> None:
         assert json.loads(out)["confirmed"] == 2
 
 
-def test_a_publisher_that_is_blocked_says_why_and_goes_on() -> None:
+def test_a_blocked_publisher_reports_the_reason_and_goes_on() -> None:
     with ToyCluster() as toy:
         toy.alarm = "low on disk at a"
         process = start("spout", "-b", toy.brokers, "-q", "q", stdin=subprocess.PIPE)
@@ -126,8 +126,8 @@ def test_a_publisher_that_is_blocked_says_why_and_goes_on() -> None:
         assert bodies(toy) == [b"one"]
 
 
-def test_a_reason_is_told_once_and_that_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty rounds of one refusal say no more than one."""
+def test_a_reason_for_retrying_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty attempts with the same refusal print it once."""
     reasons = iter(["a: refused", "b: refused"] * 3 + ["a: not part of it", "b: refused"] * 2)
     there = object()
 
@@ -148,7 +148,7 @@ def test_a_reason_is_told_once_and_that_it_is_tried_again(monkeypatch: pytest.Mo
     ]  # fmt: skip
 
 
-def test_no_broker_and_wrong_usage(tmp_path: Path) -> None:
+def test_an_unreachable_broker_and_wrong_usage(tmp_path: Path) -> None:
     with ToyCluster() as toy:
         gone = toy.brokers
     code, _, err = run("spout", "-b", gone, "-q", "q", "--patience", "0.3", "--quiet", typed=b"a\n")
@@ -187,7 +187,7 @@ def test_drain_writes_then_acks() -> None:
 
 
 @pytest.mark.parametrize("how", [(), ("--browse",), ("--offset", "first"), ("--no-ack",)])
-def test_drain_of_a_name_that_was_mistyped_leaves_no_queue(how: tuple[str, ...]) -> None:
+def test_drain_of_a_mistyped_name_leaves_no_queue(how: tuple[str, ...]) -> None:
     with ToyCluster() as toy:
         code, out, err = run("drain", "-b", toy.brokers, "-q", "wrok", "--timeout", "9", *how)
         assert (code, out, [*toy.queues]) == (66, b"", [])
@@ -197,8 +197,8 @@ def test_drain_of_a_name_that_was_mistyped_leaves_no_queue(how: tuple[str, ...])
         )
 
 
-def test_drain_says_that_a_queue_is_new() -> None:
-    """A name that was mistyped looks like a queue in which nothing is."""
+def test_drain_reports_that_it_created_a_queue() -> None:
+    """A mistyped name looks like an empty queue."""
     with ToyCluster() as toy:
         arguments = ("-q", "wrok", "--create", "--timeout", "0.1")
         for told in (True, False):
@@ -207,7 +207,7 @@ def test_drain_says_that_a_queue_is_new() -> None:
             assert ("there was no queue 'wrok'" in err) is told
 
 
-def test_count_returns_the_rest() -> None:
+def test_count_returns_the_rest_to_the_queue() -> None:
     with ToyCluster() as toy:
         run("spout", "-b", toy.brokers, "-q", "q", typed=lines(100))
         code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--count", "30")
@@ -230,7 +230,7 @@ def test_json_has_every_figure(tmp_path: Path) -> None:
     assert (message["message_id"], message["redelivered"]) == ("7", True)
 
 
-def test_large_bodies_are_cut_and_joined() -> None:
+def test_large_bodies_are_split_and_joined() -> None:
     big = b"z" * 300_000 + b"\n" + b"y" * 131_065 + b"\n"
     with ToyCluster() as toy:
         run("spout", "-b", toy.brokers, "-q", "q", typed=big)
@@ -257,7 +257,7 @@ def test_drain_fails_over_and_counts_each_id_once() -> None:
         seen: set[str] = set()
         for message in arrived:
             if message["message_id"] in seen:
-                assert message["redelivered"], "a repeat without a flag"
+                assert message["redelivered"], "a repeat without the redelivered flag"
             seen.add(message["message_id"])
         assert len(seen) == 3000
         assert b"1 failovers" in err_bytes
@@ -277,11 +277,11 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
         while toy.links:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert not toy.queues["q"], "nothing came back"
+        assert not toy.queues["q"], "no message came back"
 
 
 class StoppedAtTheFlush(io.BytesIO):
-    """An output at whose flush the process is told to end."""
+    """An output whose flush sends the process a signal to end."""
 
     def flush(self) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -289,7 +289,7 @@ class StoppedAtTheFlush(io.BytesIO):
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, also where this process was started to ignore it."""
+    """SIGINT raises KeyboardInterrupt, even if this process was started with it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -334,7 +334,7 @@ def test_no_ack() -> None:
         assert toy.acks == 0
 
 
-def test_a_reader_that_leaves_and_an_input_that_is_closed() -> None:
+def test_a_closed_pipe_and_a_closed_input() -> None:
     with ToyCluster() as toy:
         run("spout", "-b", toy.brokers, "-q", "q", typed=lines(50_000))
         drain = f"{sys.executable} -m tools.commands.drain -b {toy.brokers} -q q"
@@ -364,13 +364,13 @@ def test_a_slow_writer_does_not_stop_the_heartbeats() -> None:
         while not toy.queues.get("q"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert bodies(toy) == [b"first"], "a whole line leaves at once, a half one waits"
+        assert bodies(toy) == [b"first"], "a whole line leaves at once, half a line waits"
         process.communicate(b"ond\n", timeout=100)
         assert process.returncode == 0
         assert bodies(toy) == [b"first", b"second"]
 
 
-def test_lines_are_taken_once_only_by_brokers_that_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_is_used_only_with_brokers_that_support_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with ToyCluster() as toy:
         with monkeypatch.context() as other:
             other.delitem(CAPABILITIES, "numbered_publishes")
@@ -386,7 +386,7 @@ def test_lines_are_taken_once_only_by_brokers_that_say_so(monkeypatch: pytest.Mo
     assert sent == [{"x-producer-id": producer, "x-sequence": n} for n in (1, 2)]
 
 
-def test_no_more_lines_are_unconfirmed_than_brokers_know_again() -> None:
+def test_the_window_of_once_is_bounded_by_what_brokers_remember() -> None:
     code, _, err = run("spout", "-q", "q", "--once", "--window", "4097")
     assert code == 64
     assert "--once takes a --window of 4096 at most" in err
@@ -399,13 +399,13 @@ def test_no_more_lines_are_unconfirmed_than_brokers_know_again() -> None:
         ("1970-01-01T01:00:10+01:00", Timestamp(10)),
     ],
 )  # fmt: skip
-def test_offsets_are_what_a_consumer_says(given: str, meant: object) -> None:
+def test_offsets_are_those_of_a_consumer(given: str, meant: object) -> None:
     found = Offset().convert(given, None, None)
     assert (found, type(found)) == (meant, type(meant))
 
 
 @pytest.mark.parametrize("given", ["", "middle", "-1", "1w", "2026-11-26T09:00:00", "9" * 20])
-def test_offsets_that_mean_nothing_are_refused(given: str) -> None:
+def test_invalid_offsets_are_refused(given: str) -> None:
     with pytest.raises(click.BadParameter):
         Offset().convert(given, None, None)
 
@@ -417,13 +417,13 @@ def test_a_stream_is_read_with_acks() -> None:
 
 
 @pytest.mark.parametrize("other", [["--offset", "first"], ["--browse"]])
-def test_what_is_only_looked_at_is_not_made(other: list[str]) -> None:
+def test_a_queue_that_is_only_browsed_is_not_created(other: list[str]) -> None:
     code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--create", *other)
     assert (code, "--create makes a queue to take from" in err) == (64, True)
 
 
 @pytest.mark.parametrize("other", [["--offset", "first"], ["--no-ack"], ["--history", "h"]])
-def test_what_is_browsed_is_not_taken(other: list[str]) -> None:
+def test_browsed_messages_are_not_taken(other: list[str]) -> None:
     code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--browse", *other)
     assert code == 64
     assert "--browse takes nothing" in err

@@ -1,4 +1,4 @@
-"""Commands over TLS against a small server of it: what they trust, and what they say when not."""
+"""Commands over TLS against a small server: which certificates they trust, and their errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def files(authority: Authority) -> Files:
 def server(
     talk: Talk, files: Files | None = None, of_clients: Path | None = None
 ) -> Iterator[Address]:
-    """Serves one connection after the other; over TLS where there are files."""
+    """Serves one connection after another; over TLS if it has files."""
     context = None
     if files is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -72,7 +72,7 @@ def server(
                     try:
                         connection.do_handshake()
                     except ssl.SSLError:
-                        # What is unread when a socket is closed would take the alert with it.
+                        # Closing a socket with unread data would discard the alert.
                         socket.socket.recv(connection, 4096)
                         raise
                 talk(connection)
@@ -93,7 +93,7 @@ def status(connection: socket.socket) -> None:
 
 
 def said(files: Files | None, tls: TlsFiles, of_clients: Path | None = None) -> str:
-    """What `ask` says when it is to be asked over TLS in this way."""
+    """The error of `ask` when it is to use TLS in this way."""
     with server(status, files, of_clients) as address:
         try:
             target = Target(address, timeout_seconds=5.0, tls=client_context(tls))
@@ -102,16 +102,16 @@ def said(files: Files | None, tls: TlsFiles, of_clients: Path | None = None) -> 
             return str(problem).replace(str(address), "ADDRESS")
 
 
-def test_an_authority_that_is_trusted(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trusted_authority(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(files, TlsFiles(ca=files.ca)) == "ACTIVE"
     monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
     assert said(files, TlsFiles()) == "ACTIVE"
 
 
-def test_the_interpreters_release_does_not_decide_what_is_trusted(
+def test_trust_does_not_depend_on_the_release_of_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Python 3.13 refuses authorities without the extension of key usage, which clients take."""
+    """Python 3.13 refuses authorities without the key usage extension, which clients accept."""
     strict = ssl.create_default_context()
     strict.verify_flags |= ssl.VERIFY_X509_STRICT
     monkeypatch.setattr(ssl, "create_default_context", lambda **_: strict)
@@ -120,7 +120,7 @@ def test_the_interpreters_release_does_not_decide_what_is_trusted(
     assert not authorities(None, "--auth-http-ca").verify_flags & ssl.VERIFY_X509_STRICT
 
 
-def test_an_authority_that_is_unknown(files: Files, tmp_path: Path) -> None:
+def test_an_unknown_authority(files: Files, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     text = said(files, TlsFiles(ca=other.path))
     assert text.startswith("cannot connect to ADDRESS: its certificate is not trusted (")
@@ -152,7 +152,7 @@ def test_a_certificate_of_the_client(authority: Authority, files: Files, tmp_pat
     )
 
 
-def test_tls_at_a_port_without_it(files: Files) -> None:
+def test_tls_on_a_plain_port(files: Files) -> None:
     def amqp(connection: socket.socket) -> None:
         connection.recv(4096)
         connection.sendall(b"AMQP\0\0\x09\x01")
@@ -168,8 +168,8 @@ def test_tls_at_a_port_without_it(files: Files) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x15\3\1\0\2\2\x46"])
-def test_no_tls_at_a_port_of_it(answer: bytes) -> None:
-    """Some close the connection without a word, others send an alert."""
+def test_a_plain_connection_to_a_tls_port(answer: bytes) -> None:
+    """Some servers close the connection silently, others send an alert."""
 
     def talk(connection: socket.socket) -> None:
         connection.recv(4096)
@@ -187,7 +187,7 @@ def test_no_tls_at_a_port_of_it(answer: bytes) -> None:
             Api(address, "u", "p", 5.0).get("overview")
 
 
-def test_who_is_not_trusted_is_not_asked_again_for_a_minute(files: Files) -> None:
+def test_an_untrusted_broker_is_not_asked_again(files: Files) -> None:
     with (
         server(status, files) as address,
         pytest.raises(ConnectionLost, match="certificate is not trusted"),
@@ -195,8 +195,8 @@ def test_who_is_not_trusted_is_not_asked_again_for_a_minute(files: Files) -> Non
         connect_any([address], Login(tls=client_context(TlsFiles())), Reconnect(3600.0))
 
 
-def test_who_is_not_trusted_runs(files: Files) -> None:
-    """So the sentence ends with what to do about the certificate."""
+def test_an_untrusted_broker_is_known_to_run(files: Files) -> None:
+    """So the error ends with what to do about the certificate."""
     with (
         server(status, files) as address,
         pytest.raises(NoAnswer, match=r"certificate is not trusted .* or by SSL_CERT_FILE$"),
@@ -204,8 +204,8 @@ def test_who_is_not_trusted_runs(files: Files) -> None:
         Api(address, "u", "p", 5.0, client_context(TlsFiles())).get("overview")
 
 
-def test_a_connection_that_is_cut_within_tls(files: Files) -> None:
-    """Whoever cuts it cannot make the beginning of an answer look like all of it."""
+def test_a_tls_connection_cut_in_the_middle_of_an_answer(files: Files) -> None:
+    """Whoever cuts it cannot make the beginning of an answer look like the whole."""
 
     def half(connection: socket.socket) -> None:
         connection.recv(4096)
@@ -224,7 +224,7 @@ def said_of(talk: Talk, files: Files) -> str:
     return str(caught.value)
 
 
-def test_files_that_will_not_do(files: Files, tmp_path: Path) -> None:
+def test_unusable_files_are_refused(files: Files, tmp_path: Path) -> None:
     nothing, text = tmp_path / "nothing", tmp_path / "text"
     text.write_text("see the wiki\n")
     for tls, said in (
@@ -239,7 +239,7 @@ def test_files_that_will_not_do(files: Files, tmp_path: Path) -> None:
             client_context(tls)
 
 
-def test_words_for_what_is_no_fault_of_tls() -> None:
+def test_errors_outside_tls_are_described_too() -> None:
     assert reason(ConnectionRefusedError(111, "Connection refused"), Address("h", 1)) == (
         "connection refused"
     )

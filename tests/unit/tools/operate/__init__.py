@@ -1,1 +1,1 @@
-"""qpidctl, qpid-stat and qpid-config against prepared answers: output, requests, exit codes."""
+"""qpidctl, qpid-stat and qpid-config against canned answers: output, requests, exit codes."""

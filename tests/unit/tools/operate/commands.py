@@ -1,4 +1,4 @@
-"""How a command of operators ends, as its user sees it."""
+"""How an operator's command ended, as its user sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands against prepared answers of the management API."""
+"""Runs commands against canned answers of the management API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def canned() -> Iterator[CannedApi]:
 
 @pytest.fixture
 def api(canned: CannedApi) -> CannedApi:
-    """The API, with nothing changed yet."""
+    """The API with its canned answers unchanged."""
     canned.changes.clear()
     canned.refusals.clear()
     canned.failures.clear()

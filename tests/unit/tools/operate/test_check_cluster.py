@@ -1,4 +1,4 @@
-"""`qpidctl check_cluster`: what members find is shown, of several once, and who is silent named."""
+"""`qpidctl check_cluster`: shows the findings of members, each once, and names silent members."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ UNTAKEN = finding("queue-untaken", "queue", ["/ q"], "nobody consumes: / q (7)",
 
 
 def document(node: str, *found: Json, status: str = "ACTIVE", **more: Json) -> Object:
-    """What one member finds."""
+    """The findings of one member."""
     return {
         "cluster": "shop", "node": node, "status": status, "members": 3, "members_here": 2,
         "findings": [*found], "unknown": [], **more,
     }  # fmt: skip
 
 
-def test_what_several_members_find_is_told_once_and_who_alone_sees_it() -> None:
+def test_a_finding_of_several_members_is_shown_once_with_who_sees_it() -> None:
     lost = finding("no-quorum", "cluster", ["shop"], "b serves nobody", severity="critical")
-    elsewhere: Object = {**UNTAKEN, "objects": ["/ other"]}  # the worst few need not be the same
+    elsewhere: Object = {**UNTAKEN, "objects": ["/ other"]}  # the worst few may differ
     found = Answers(
         [document("a", DOWN, UNTAKEN), document("b", lost, DOWN, elsewhere, status="INQUORATE")], []
     )
@@ -52,14 +52,14 @@ def test_what_several_members_find_is_told_once_and_who_alone_sees_it() -> None:
     )
 
 
-def test_what_one_member_cannot_know_another_one_may() -> None:
+def test_what_one_member_cannot_know_another_may() -> None:
     blind = document("b", status="INQUORATE", unknown=["queues: b is INQUORATE"])
     assert Answers([blind], []).unknown() == ["queues: b is INQUORATE"]
     assert "UNKNOWN:  queues: b is INQUORATE" in text(Answers([blind], []), 80)
     assert Answers([blind, document("a")], []).unknown() == []
 
 
-def test_of_a_cluster_that_is_well_one_line_says_so() -> None:
+def test_a_healthy_cluster_gets_one_line() -> None:
     well = Answers([document("a", members_here=3)], [])
     assert text(well, 80) == "shop is ACTIVE, 3 of 3 members here: nothing needs looking after"
     assert not well.grave
@@ -69,7 +69,7 @@ def test_of_a_cluster_that_is_well_one_line_says_so() -> None:
 
 @pytest.fixture
 def hanging() -> Iterator[str]:
-    """An address that takes connections and says nothing, as a stopped process does."""
+    """An address that accepts connections and answers nothing, like a stopped process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -85,7 +85,7 @@ def test_a_member_that_hangs_is_named_and_the_others_are_asked(
     assert ended.code == Exit.UNAVAILABLE
 
 
-def test_where_nobody_answers_each_is_named(hanging: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_member_answers_each_is_named(hanging: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "PATIENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -93,10 +93,10 @@ def test_where_nobody_answers_each_is_named(hanging: str, monkeypatch: pytest.Mo
         asked(parse_api(closed, None))
     with pytest.raises(ApiError, match=f"{closed}.*{hanging}") as refused:
         asked(parse_api(f"{closed},{hanging}", None))
-    assert not isinstance(refused.value, NotRunning)  # one of them runs
+    assert not isinstance(refused.value, NotRunning)  # a running member
 
 
-def test_a_member_of_an_older_release_says_that_it_cannot(run: Run, api: CannedApi) -> None:
+def test_a_member_of_an_older_release_cannot_answer(run: Run, api: CannedApi) -> None:
     api.refusals["qpid/findings"] = (404, "Not Found")
     assert "has a release that finds nothing by itself" in run(qpidctl, "check_cluster").err
 
@@ -104,7 +104,7 @@ def test_a_member_of_an_older_release_says_that_it_cannot(run: Run, api: CannedA
 @pytest.mark.parametrize(
     "page", ["docs/ONCALL.md", "docs/operations", "README.md", "broker/findings/rules.py"]
 )
-def test_what_an_operator_is_told_to_type_exists(page: str) -> None:
+def test_commands_suggested_to_an_operator_exist(page: str) -> None:
     place = ROOT / page
     told = manual() if place.is_dir() else place.read_text(encoding="utf-8")
     verbs = set(re.findall(r"qpidctl (?:-\S+ \S+ )*([a-z]+_[a-z_]+)", told))
@@ -118,12 +118,12 @@ def test_what_an_operator_is_told_to_type_exists(page: str) -> None:
     } <= known
 
 
-def test_the_command_reads_for_people_and_fails_where_somebody_must_act(
+def test_the_text_is_for_people_and_the_exit_code_fails_if_action_is_needed(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     ended = run(qpidctl, "check_cluster")
-    assert ended.code == Exit.UNAVAILABLE  # the shovel of the prepared answers
+    assert ended.code == Exit.UNAVAILABLE  # the shovel of the canned answers
     lines = ended.out.splitlines()
     assert lines[0].startswith("WARNING:  shovel / away has failed: <img src=x")
     assert "see:      docs/ONCALL.md#shovel-failed" in lines
@@ -133,7 +133,7 @@ def test_the_command_reads_for_people_and_fails_where_somebody_must_act(
     assert run(qpidctl, "check_cluster").code == Exit.OK
 
 
-def test_the_command_has_one_document_for_programs(run: Run) -> None:
+def test_json_output_is_one_document(run: Run) -> None:
     found = json.loads(run(qpidctl, "check_cluster", "--json").out)
     assert found["status"] == "ACTIVE"
     assert found["findings"][0]["severity"] == rules.WARNING
@@ -141,7 +141,7 @@ def test_the_command_has_one_document_for_programs(run: Run) -> None:
     assert (found["unknown"], found["silent"]) == ([], [])
 
 
-def test_a_name_cannot_steer_the_terminal(
+def test_a_name_cannot_control_the_terminal(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile = {**UNTAKEN, "what": "\x1b[2J\nWARNING: all is lost"}

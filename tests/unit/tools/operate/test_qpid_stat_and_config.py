@@ -1,4 +1,4 @@
-"""qpid-stat and qpid-config against prepared answers: tables, and changes."""
+"""qpid-stat and qpid-config against canned answers: tables and changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_qpid_stat_shows_each_table(run: Run, option: str) -> None:
     assert [*found[0]] == list(TABLES[option].columns)
 
 
-def test_qpid_stat_sorts_sifts_and_cuts(run: Run) -> None:
+def test_qpid_stat_sorts_filters_and_limits(run: Run) -> None:
     ended = run(qpid_stat, "-q", "-S", "msg", "-L", "2", "-F", "bulk", "--json")
     assert [row["queue"] for row in json.loads(ended.out)] == ["bulk.119", "bulk.118"]
     assert run(qpid_stat, "-q", "-S", "nothing").code == Exit.USAGE
@@ -100,7 +100,7 @@ def test_qpid_config_changes(
     assert api.changes == [change]
 
 
-def test_qpid_config_unbinds_by_the_key_of_the_properties(run: Run, api: CannedApi) -> None:
+def test_qpid_config_unbinds_by_the_properties_key(run: Run, api: CannedApi) -> None:
     api.answers["bindings/%2F/e/amq.topic/q/orders"] = api.answers["bindings"]
     assert run(qpid_config, "unbind", "amq.topic", "orders", "o.#").code == 0
     assert api.changes == [("DELETE", "bindings/%2F/e/amq.topic/q/orders/o.%2523", None)]
@@ -128,7 +128,7 @@ def test_an_option_without_a_counterpart_is_refused(run: Run, api: CannedApi) ->
     assert api.changes == []
 
 
-def test_one_virtual_host_of_a_table(run: Run, api: CannedApi) -> None:
+def test_a_table_of_one_virtual_host(run: Run, api: CannedApi) -> None:
     assert "orders" in run(qpid_stat, "-q").out
     assert "orders" in run(qpid_stat, "-q", "-V", "/").out
     assert "orders" not in run(qpid_stat, "-c", "--vhost", "none such").out

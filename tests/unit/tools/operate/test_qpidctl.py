@@ -1,4 +1,4 @@
-"""qpidctl against prepared answers: lists, changes, the state of the cluster."""
+"""qpidctl against canned answers: lists, changes, the state of the cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tools.operate.qpid_stat import qpid_stat
 from tools.operate.qpidctl import qpidctl
 
 
-def test_a_list_is_parted_by_tabs_for_a_filter(run: Run) -> None:
+def test_a_list_is_tab_separated(run: Run) -> None:
     ended = run(qpidctl, "list_queues", "name", "messages", "durable")
     assert ended.code == 0
     lines = ended.out.splitlines()
@@ -38,13 +38,13 @@ def test_a_list_is_parted_by_tabs_for_a_filter(run: Run) -> None:
     "arguments",
     [("-q", "list_queues"), ("list_queues", "-q"), ("list_queues", "name", "messages", "--quiet")],
 )
-def test_options_stand_before_the_verb_or_behind_it(run: Run, arguments: tuple[str, ...]) -> None:
+def test_options_may_stand_before_or_after_the_verb(run: Run, arguments: tuple[str, ...]) -> None:
     ended = run(qpidctl, *arguments)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("name\tmessages\norders\t120\n")
 
 
-def test_silent_leaves_out_the_heads(run: Run) -> None:
+def test_silent_leaves_out_the_headings(run: Run) -> None:
     assert run(qpidctl, "-s", "list_users").out == (
         f"ada\t[administrator]\n{HOSTILE}\t[]\n"
     )  # fmt: skip
@@ -56,7 +56,7 @@ def test_json_is_one_document(run: Run, how: tuple[str, ...]) -> None:
     assert found[1] == {"name": HOSTILE, "consumers": 0}
 
 
-def test_a_frame_and_csv(run: Run) -> None:
+def test_framed_and_csv_output(run: Run) -> None:
     framed = run(qpidctl, "list_vhosts", "name", "--formatter", "pretty_table").out
     assert framed == "+------+\n| name |\n+------+\n| /    |\n| shop |\n+------+\n"
     assert run(qpidctl, "list_vhosts", "--formatter", "csv").out == "name\n/\nshop\n"
@@ -74,7 +74,7 @@ def test_every_list_has_all_its_columns(run: Run, api: CannedApi, verb: str) -> 
     assert isinstance(json.loads(ended.out), list)
 
 
-def test_an_unknown_column_is_answered_by_those_there_are(run: Run) -> None:
+def test_an_unknown_column_is_answered_by_the_known_ones(run: Run) -> None:
     ended = run(qpidctl, "list_queues", "nmae")
     assert ended.code == Exit.USAGE
     assert "there is no column 'nmae'; there are: ack_rate, arguments" in ended.err
@@ -162,7 +162,7 @@ def test_permissions_in_all_virtual_hosts(run: Run, api: CannedApi) -> None:
     ]  # fmt: skip
 
 
-def test_a_virtual_host_that_is_not_there_is_not_made_by_its_tags(run: Run, api: CannedApi) -> None:
+def test_tags_do_not_create_a_missing_virtual_host(run: Run, api: CannedApi) -> None:
     ended = run(qpidctl, "set_vhost_tags", "absent", "a")
     assert (ended.code, api.changes) == (Exit.USAGE, [])
     assert "there is no virtual host 'absent'" in ended.err
@@ -191,7 +191,7 @@ def test_every_queue_is_on_every_member(run: Run) -> None:
     assert run(qpidctl, "-q", "list_queues", "--offline", "name").out == "name\n"
 
 
-def test_a_password_is_changed_and_the_tags_stay(run: Run, api: CannedApi) -> None:
+def test_changing_a_password_keeps_the_tags(run: Run, api: CannedApi) -> None:
     api.answers["users/ada"] = {
         "name": "ada", "tags": ["administrator", "monitoring"], "password_hash": "h",
         "hashing_algorithm": "rabbit_password_hashing_sha256",
@@ -208,13 +208,13 @@ def test_a_password_is_changed_and_the_tags_stay(run: Run, api: CannedApi) -> No
     ]  # fmt: skip
 
 
-def test_what_is_purged_is_named(run: Run) -> None:
+def test_the_purged_queue_is_named(run: Run) -> None:
     assert run(qpidctl, "purge_queue", "orders").err.startswith(
         "Deleting the messages of queue orders of virtual host / ..."
     )
 
 
-def test_a_user_who_is_there_is_not_added_again(run: Run, api: CannedApi) -> None:
+def test_an_existing_user_is_not_added_again(run: Run, api: CannedApi) -> None:
     ended = run(qpidctl, "add_user", "ada", "pw")
     assert (ended.code, api.changes) == (Exit.USAGE, [])
     assert "is there already; see change_password" in ended.err
@@ -227,7 +227,7 @@ def test_the_state_of_the_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert "a (local)\tACTIVE\ttrue\t1\t4711" in ended.out
     assert "Cluster: shop\n" in run(qpidctl, "status").out
     assert run(qpidctl, "await_startup").code == 0
-    looks = itertools.count(0, 20)  # at a clock of its own: an answer may take its time
+    looks = itertools.count(0, 20)  # with a clock of its own: an answer may take its time
     clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
     monkeypatch.setattr(states, "time", clock)
     late = run(qpidctl, "await_online_nodes", "4", "-t", "30")
@@ -255,7 +255,7 @@ def test_a_policy_may_be_for_queues_of_one_type(run: Run, api: CannedApi, apply_
     assert of_operator == (Exit.USAGE if apply_to in ("all", "exchanges") else 0)
 
 
-def test_who_waits_for_one_member_is_told_of_that_one() -> None:
+def test_waiting_for_one_member_reports_the_state_of_that_member() -> None:
     joining = {"status": "JOINING"}
     api = SimpleNamespace(rows=lambda _: [], fields=lambda *_: joining, timeout_seconds=0.0)
     with pytest.raises(ToolError, match=r": this member is JOINING$"):
@@ -263,11 +263,11 @@ def test_who_waits_for_one_member_is_told_of_that_one() -> None:
 
 
 @pytest.mark.parametrize("comes_at", [2.0, math.inf])
-def test_who_waits_may_be_a_user_of_the_definitions_that_a_new_cluster_loads(
+def test_a_user_may_wait_for_the_definitions_that_create_it(
     monkeypatch: pytest.MonkeyPatch, comes_at: float
 ) -> None:
-    """A member serves, and knows them a moment later.  A wrong password is still told soon, and
-    asked of the broker a few times only: it slows down who fails more often."""
+    """A member serves, and knows the definitions a moment later. A wrong password is still reported
+    soon, after a few attempts only: the broker slows down users that fail more often."""
     now, asked = [0.0], [0]
 
     def sleep(seconds: float) -> None:
@@ -297,7 +297,7 @@ def test_who_waits_may_be_a_user_of_the_definitions_that_a_new_cluster_loads(
         ("await_online_synchronized_mirror", "node-is-mirror-sync-critical"),
     ],
 )
-def test_a_script_waits_until_a_member_may_be_stopped(
+def test_a_script_can_wait_until_a_member_may_be_stopped(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch, verb: str, check: str
 ) -> None:
     api.answers[f"health/checks/{check}"] = {"status": "ok"}
@@ -330,15 +330,15 @@ def test_an_import_lists_each_refused_entry_with_its_reason(
     ]
 
 
-def test_a_name_cannot_steer_a_terminal() -> None:
+def test_a_name_cannot_control_the_terminal() -> None:
     assert plain("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
     assert aligned([["name", "n"], ["a", "5"], ["bb", "12"]], [["a", 5], ["bb", 12]]) == [
         "name   n", "a      5", "bb    12"
     ]  # fmt: skip
 
 
-def test_a_list_asks_for_the_fields_of_its_columns_only(run: Run, api: CannedApi) -> None:
-    """A hundred thousand queues with all that is known of each are a hundred megabytes."""
+def test_a_list_requests_only_the_fields_of_its_columns(run: Run, api: CannedApi) -> None:
+    """All fields of a hundred thousand queues are a hundred megabytes."""
     api.queries.clear()
     assert run(qpidctl, "list_queues", "name", "pid", "publish_rate").code == 0
     assert api.queries == [

@@ -1,4 +1,4 @@
-"""How the commands are used: options, passwords, refusals, exit codes, help."""
+"""Usage of the commands: options, passwords, refusals, exit codes, help."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tools.operate.settings import CHANGES
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_a_hash_lets_the_password_in_and_nobody_is_asked(run: Run) -> None:
+def test_hash_password_asks_no_broker(run: Run) -> None:
     ended = run(qpidctl, "--broker", "127.0.0.1:1", "hash_password", "s3cret")
     assert (ended.code, ended.err) == (0, "")
     algorithm = passwords.DEFAULT_ALGORITHM
@@ -57,7 +57,7 @@ def test_a_hash_lets_the_password_in_and_nobody_is_asked(run: Run) -> None:
     assert not passwords.matches("other", ended.out.strip(), algorithm)
 
 
-def test_one_value_is_a_document_for_a_program(run: Run) -> None:
+def test_a_single_value_is_a_json_document(run: Run) -> None:
     ended = run(qpidctl, "version", "--json")
     assert json.loads(ended.out) == {"version": release.version()}
     found = json.loads(run(qpidctl, "--formatter", "json", "hash_password", "s3cret").out)
@@ -72,11 +72,12 @@ def test_one_value_is_a_document_for_a_program(run: Run) -> None:
         (("export_definitions", "-"), 0), (("cluster_status", "--json"), 0),
     ],
 )  # fmt: skip
-def test_a_reader_that_leaves_ends_every_verb_alike(
+def test_a_closed_pipe_ends_every_verb_alike(
     api: CannedApi, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int,
     *, buffered: bool,
 ) -> None:  # fmt: skip
-    """`qpidctl ... | head -1`: a code, and not a word; what buffers is another layer's matter."""
+    """`qpidctl ... | head -1` ends with a code and without a message, whether or not Python
+    buffers."""
     monkeypatch.setitem(api.answers, "definitions", {"queues": [{"name": "q" * 100_000}]})
     login = ("--broker", f"127.0.0.1:{api.port}", "--user", "ada", "--password", "pw", "-q")
     command = [sys.executable, "-m", "tools.operate.qpidctl", *login, *arguments]
@@ -98,10 +99,10 @@ def test_a_reader_that_leaves_ends_every_verb_alike(
         os.close(writer)
 
 
-def test_exported_definitions_are_their_owners_alone(
+def test_exported_definitions_are_readable_only_by_their_owner(
     api: CannedApi, run: Run, tmp_path: Path
 ) -> None:
-    """They have hashes of passwords, and passwords of other brokers."""
+    """They contain hashes of passwords, and passwords of other brokers."""
     api.answers["definitions"] = {"users": []}
     login = ("--broker", f"127.0.0.1:{api.port}", "--user", "ada", "--password", "pw")
     file = tmp_path / "definitions.json"
@@ -111,8 +112,8 @@ def test_exported_definitions_are_their_owners_alone(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is full is Linux's")
-@pytest.mark.parametrize("asked", ["version", "--help"])  # click writes help out at once
-def test_output_that_cannot_be_written_is_one_sentence(asked: str) -> None:
+@pytest.mark.parametrize("asked", ["version", "--help"])  # click writes help at once
+def test_unwritable_output_is_reported_in_one_sentence(asked: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tools.operate.qpidctl", asked], stdout=full,
@@ -123,7 +124,7 @@ def test_output_that_cannot_be_written_is_one_sentence(asked: str) -> None:
     assert done.returncode == Exit.CANNOT_CREATE
 
 
-def test_options_of_the_connection_stand_behind_the_verb_as_well(
+def test_connection_options_may_follow_the_verb(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
@@ -149,7 +150,7 @@ def test_options_of_the_connection_stand_behind_the_verb_as_well(
         (qpid_route, ("route", "list", "LIST")),
     ],
 )
-def test_of_a_list_the_first_that_runs_is_asked(
+def test_of_a_list_the_first_running_member_is_asked(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch,
     form: str, what: click.Command, arguments: tuple[str, ...],
 ) -> None:  # fmt: skip
@@ -160,10 +161,10 @@ def test_of_a_list_the_first_that_runs_is_asked(
     assert ended.code == 0, ended.err
 
 
-def test_a_member_of_a_list_that_hangs_is_passed_over_once(
+def test_a_hanging_member_of_a_list_is_skipped_with_one_notice(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel of one that is stopped still accepts connections."""
+    """The kernel still accepts connections for a stopped process."""
     monkeypatch.setattr(failover, "NEXT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         silent = f"127.0.0.1:{hangs.getsockname()[1]}"
@@ -183,12 +184,12 @@ def test_a_member_of_a_list_that_hangs_is_passed_over_once(
         (qpid_route, ("link", "list"), ()),
     ],
 )
-def test_the_broker_has_one_name_at_every_command(
+def test_the_broker_option_has_the_same_name_at_every_command(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch,
     option: str, what: click.Command, before: tuple[str, ...], behind: tuple[str, ...],
 ) -> None:  # fmt: skip
     if what is qpid_stat and option == "--brokers":
-        return  # that lists them, as Qpid's does
+        return  # there --brokers lists brokers, as in Qpid's
     for component in ("federation-upstream", "federation-upstream-set", "shovel"):
         monkeypatch.setitem(api.answers, f"parameters/{component}", [])
     monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
@@ -197,13 +198,13 @@ def test_the_broker_has_one_name_at_every_command(
 
 
 @pytest.mark.parametrize("what", [qpidctl, qpid_config, qpid_stat])
-def test_help_shows_one_name_of_it(run: Run, what: click.Command) -> None:
+def test_help_shows_one_name_of_the_broker_option(run: Run, what: click.Command) -> None:
     said = run(what, "--help").out
     assert "--broker BROKER" in said
     assert ("--brokers" in said) is (what is qpid_stat)
 
 
-def test_a_member_that_is_not_there_is_told_with_what_to_do_next(run: Run) -> None:
+def test_an_unreachable_member_is_reported_with_advice(run: Run) -> None:
     ended = run(qpidctl, "--broker", "127.0.0.1:1,127.0.0.1:2", "list_vhosts")
     assert ended.code == Exit.UNAVAILABLE
     assert "127.0.0.1:1: connection refused; 127.0.0.1:2: connection refused" in ended.err
@@ -247,7 +248,7 @@ def test_a_change_whose_member_dies_before_it_answers_may_have_taken_effect(
         (b"\x15\x03\x03\0\x02\x02\x46", "speaks TLS at this port"),
     ],
 )
-def test_who_waits_at_a_port_of_another_protocol_is_told_at_once(
+def test_waiting_on_a_port_of_another_protocol_fails_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, greeting: bytes, advice: str
 ) -> None:
     """No time makes another protocol of it; it was asked five times a second until -t was over."""
@@ -270,17 +271,17 @@ def test_who_waits_at_a_port_of_another_protocol_is_told_at_once(
 
 
 @pytest.mark.parametrize("verb", ["drain", "revive"])
-def test_what_is_about_one_member_takes_no_list(run: Run, api: CannedApi, verb: str) -> None:
-    """Or the maintenance would begin at whoever of them runs."""
+def test_a_command_about_one_member_takes_no_list(run: Run, api: CannedApi, verb: str) -> None:
+    """Otherwise maintenance would begin on whichever member of the list runs."""
     ended = run(qpidctl, "--broker", f"127.0.0.1:1,127.0.0.1:{api.port}", verb)
     assert (ended.code, api.changes) == (Exit.USAGE, [])
     assert "give one with --broker, not a list" in ended.err
 
 
-def test_a_member_that_is_typed_counts_and_not_that_of_the_environment(
+def test_a_member_on_the_command_line_overrides_the_environment(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or `drain` goes to another member than the one that was named."""
+    """Otherwise `drain` would go to another member than the one named."""
     monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
     named = f"qpid@127.0.0.1:{api.port}"
     assert run(qpidctl, "-n", named, "-s", "list_vhosts").out == "/\nshop\n"
@@ -295,10 +296,11 @@ def test_a_member_that_is_typed_counts_and_not_that_of_the_environment(
         (qpid_ha, ("status",)), (ringtrace, ("--on",)),
     ],
 )  # fmt: skip
-def test_every_command_asks_the_member_of_the_environment(
+def test_every_command_uses_the_member_of_the_environment(
     run: Run, monkeypatch: pytest.MonkeyPatch, what: click.Command, arguments: tuple[str, ...]
 ) -> None:
-    """Or an operator looks at one cluster by `qpidctl` and stops another by `qpid-cluster`."""
+    """Otherwise an operator could look at one cluster by `qpidctl` and stop another by
+    `qpid-cluster`."""
     monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
     ended = run(what, *arguments)
     assert ended.code != 0
@@ -306,7 +308,7 @@ def test_every_command_asks_the_member_of_the_environment(
 
 
 @pytest.mark.parametrize("what", [spout, drain])
-def test_so_do_those_that_publish_and_read(
+def test_commands_that_publish_and_read_use_it_too(
     monkeypatch: pytest.MonkeyPatch, what: click.Command
 ) -> None:
     monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
@@ -315,7 +317,7 @@ def test_so_do_those_that_publish_and_read(
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_two_passwords_are_one_too_many_wherever_they_stand(run: Run, where: int) -> None:
+def test_two_passwords_are_refused_wherever_they_stand(run: Run, where: int) -> None:
     words = ["list_vhosts"]
     words[where:where] = ["--password", "pw", "--password-file", "secret"]
     ended = run(qpidctl, *words)
@@ -324,7 +326,7 @@ def test_two_passwords_are_one_too_many_wherever_they_stand(run: Run, where: int
 
 
 @pytest.mark.parametrize("arguments", [("-t", "0", "ping"), ("ping", "-t", "0")])
-def test_no_limit_of_time_may_stand_behind_the_verb_as_well(
+def test_the_lack_of_a_time_limit_may_be_given_after_the_verb(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     limits: list[float | None] = []
@@ -338,7 +340,7 @@ def test_no_limit_of_time_may_stand_behind_the_verb_as_well(
     assert limits == [None]
 
 
-def test_a_connection_that_leaves_by_itself_does_not_keep_the_others(
+def test_a_connection_that_has_gone_does_not_protect_the_others(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there: Json = [{"name": name, "vhost": "/"} for name in ("one", "two")]
@@ -349,12 +351,12 @@ def test_a_connection_that_leaves_by_itself_does_not_keep_the_others(
     assert api.changes == [("DELETE", "connections/two", None)]
 
 
-def test_a_password_is_asked_for_only_at_a_terminal(
+def test_a_password_is_asked_for_only_on_a_terminal(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("QPID_PASSWORD")
     typed_password.cache_clear()
-    for stdin in (io.StringIO("pw\n"), None):  # None: it is closed, as under cron
+    for stdin in (io.StringIO("pw\n"), None):  # None: stdin is closed, as under cron
         monkeypatch.setattr("sys.stdin", stdin)
         ended = run(qpidctl, "list_vhosts", "-q")
         assert (ended.code, ended.err) == (
@@ -375,7 +377,7 @@ def test_a_password_is_asked_for_only_at_a_terminal(
     typed_password.cache_clear()
 
 
-def test_a_script_pipes_a_password_in(
+def test_a_script_can_pipe_a_password(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("s3cret\n"))
@@ -396,7 +398,7 @@ def test_a_script_pipes_a_password_in(
         *ELSEWHERE.items(),
     ],
 )
-def test_a_verb_that_is_none_gets_the_nearest_or_the_command_that_does_it(
+def test_an_unknown_verb_gets_the_nearest_one_or_the_command_to_use(
     run: Run, verb: str, said: str
 ) -> None:
     ended = run(qpidctl, verb, "x")
@@ -406,9 +408,7 @@ def test_a_verb_that_is_none_gets_the_nearest_or_the_command_that_does_it(
 
 
 @pytest.mark.parametrize("verb", ["set_policy", "set_operator_policy"])
-def test_a_key_of_a_policy_that_was_mistyped_is_asked_for(
-    run: Run, api: CannedApi, verb: str
-) -> None:
+def test_a_mistyped_policy_key_gets_a_suggestion(run: Run, api: CannedApi, verb: str) -> None:
     kind = {"set_policy": "policies", "set_operator_policy": "operator-policies"}[verb]
     api.refusals[f"{kind}/%2F/caps"] = (400, '["max-lenght": 5] are not recognised policy settings')
     ended = run(qpidctl, verb, "caps", "^orders", '{"max-lenght": 5, "overflow": "drop-head"}')
@@ -416,7 +416,7 @@ def test_a_key_of_a_policy_that_was_mistyped_is_asked_for(
     assert "are not recognised policy settings; is max-length meant?" in ended.err
 
 
-def test_an_argument_of_a_queue_that_was_mistyped_is_no_limit(run: Run, api: CannedApi) -> None:
+def test_a_mistyped_queue_argument_is_refused(run: Run, api: CannedApi) -> None:
     for name in ("x-max-lenght", "max-length"):
         ended = run(qpid_config, "add", "queue", "orders", "--argument", f"{name}=5")
         assert (ended.code, api.changes) == (Exit.USAGE, [])
@@ -427,7 +427,7 @@ def test_an_argument_of_a_queue_that_was_mistyped_is_no_limit(run: Run, api: Can
 
 
 @pytest.mark.parametrize("verb", REFUSED)
-def test_what_cannot_be_is_refused_with_what_to_do_instead(
+def test_an_impossible_verb_is_refused_with_an_alternative(
     run: Run, api: CannedApi, verb: str
 ) -> None:
     ended = run(qpidctl, verb, "whatever")
@@ -437,8 +437,8 @@ def test_what_cannot_be_is_refused_with_what_to_do_instead(
     assert api.changes == []
 
 
-def test_the_page_of_verbs_and_columns_is_what_the_command_does() -> None:
-    """Every verb of RabbitMQ's is known, or refused; making the table fails for another one."""
+def test_the_page_of_verbs_and_columns_is_current() -> None:
+    """Every verb of RabbitMQ's is supported or refused; a new one makes building the table fail."""
     text = verbs_page.PAGE.read_text(encoding="utf-8")
     assert renewed(text, verbs_page.BLOCKS) == text, "python -m tests.verbs_page --write"
     known = {verb for verbs in verbs_page.VERBS.values() for verb in verbs.split()}
@@ -447,7 +447,7 @@ def test_the_page_of_verbs_and_columns_is_what_the_command_does() -> None:
 
 
 @pytest.mark.parametrize("verb", REFUSED)
-def test_the_verb_to_use_instead_is_there(verb: str) -> None:
+def test_the_verb_to_use_instead_exists(verb: str) -> None:
     for named in re.findall(r"qpidctl ([a-z_]{3,})", REFUSED[verb]):
         assert named in qpidctl.commands
     assert not REFUSED[verb].endswith(".")
@@ -482,7 +482,7 @@ def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> Non
     assert run(qpidctl, "no_such_verb").code == Exit.USAGE
 
 
-def test_who_lacks_a_tag_is_told_which_and_how_to_get_it(run: Run, api: CannedApi) -> None:
+def test_a_user_without_a_tag_is_told_which_and_how_to_get_it(run: Run, api: CannedApi) -> None:
     api.refusals["users"] = (401, "Not administrator user")
     ended = run(qpidctl, "-q", "list_users")
     assert (ended.code, ended.err) == (
@@ -492,8 +492,8 @@ def test_who_lacks_a_tag_is_told_which_and_how_to_get_it(run: Run, api: CannedAp
     )
 
 
-def test_a_password_is_good_without_a_tag_as_well(run: Run, api: CannedApi) -> None:
-    """Most users are of programs, which the management API lets ask nothing."""
+def test_a_password_can_be_right_without_a_tag(run: Run, api: CannedApi) -> None:
+    """Most users are for programs, which may ask nothing of the management API."""
     api.refusals["whoami"] = (401, "Not management user")
     ended = run(qpidctl, "-q", "authenticate_user", "ada", "pw")
     assert (ended.code, ended.out) == (0, "user ada and this password are good\n")
@@ -501,37 +501,37 @@ def test_a_password_is_good_without_a_tag_as_well(run: Run, api: CannedApi) -> N
     assert run(qpidctl, "authenticate_user", "ada", "pw").code == Exit.DATA
 
 
-def test_a_tag_that_means_nothing_is_named(run: Run) -> None:
+def test_a_tag_without_meaning_is_named(run: Run) -> None:
     assert "(the brokers know no tag amdin)" in run(
         qpidctl, "set_user_tags", "ada", "amdin", "monitoring"
     ).err  # fmt: skip
     assert "know no tag" not in run(qpidctl, "set_user_tags", "ada", "management").err
 
 
-def test_where_json_is_wrong_is_said(run: Run) -> None:
+def test_a_json_error_is_located(run: Run) -> None:
     ended = run(qpidctl, "set_policy", "p", "^", '{"max-length": 5')
     assert "line 1 column 17" in ended.err
 
 
-def test_a_question_ends_with_its_mark_alone(run: Run) -> None:
+def test_a_question_is_not_followed_by_a_full_stop(run: Run) -> None:
     ended = run(qpidctl, "list_queues", "--formater", "json")
     assert "'--formatter'? Try 'qpidctl list_queues --help'.\n" in ended.err
 
 
-def test_wrong_usage_of_a_verb_leads_to_the_help_of_that_verb(run: Run) -> None:
+def test_wrong_usage_of_a_verb_points_to_the_help_of_that_verb(run: Run) -> None:
     ended = run(qpidctl, "set_policy", "caps")
     assert ended.code == 64
     assert ended.err == ("qpidctl: Missing argument 'PATTERN'. Try 'qpidctl set_policy --help'.\n")
 
 
-def test_a_command_without_a_verb_is_answered_by_its_help(run: Run) -> None:
+def test_a_command_without_a_verb_prints_its_help(run: Run) -> None:
     ended = run(qpidctl)
     assert ended.code == 64
     assert ended.err.startswith("Usage: qpidctl [OPTIONS] COMMAND")
     assert "Try 'qpidctl" not in ended.err
 
 
-def test_every_verb_explains_itself(run: Run) -> None:
+def test_every_verb_has_help(run: Run) -> None:
     assert CHANGES.keys() <= qpidctl.commands.keys()
     for verb in qpidctl.commands:
         ended = run(qpidctl, verb, "--help")
@@ -578,13 +578,13 @@ def test_addresses_and_credentials() -> None:
         ("GET something else", "nothing at /api/something/else"),
     ],
 )
-def test_what_is_not_there_is_named(request_line: str, says: str) -> None:
+def test_a_missing_object_is_named(request_line: str, says: str) -> None:
     method, *names = request_line.split()
     assert says in absent(method, tuple(names))
 
 
-def test_a_refusal_is_shown_without_erlangs_brackets() -> None:
-    """The API keeps them: programs compare RabbitMQ's sentences."""
+def test_refusals_are_shown_without_erlang_brackets() -> None:
+    """The API keeps the brackets, because programs compare RabbitMQ's sentences."""
     given = 'Validation failed\n\n<<"x">> is not a valid ha-mode value, nor <<"a\\"b">>\n'
     assert plain_text(given) == ('Validation failed: "x" is not a valid ha-mode value, nor "a\\"b"')
     given = 'Validation failed\n\n[{<<"max-lenth">>,5}] are not recognised policy settings\n'
@@ -593,10 +593,10 @@ def test_a_refusal_is_shown_without_erlangs_brackets() -> None:
     )
 
 
-def test_the_member_may_be_named_behind_the_verb(
+def test_the_member_may_follow_the_verb(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As scripts for rabbitmqctl do."""
+    """As scripts for rabbitmqctl write it."""
     monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
     ended = run(qpidctl, "list_vhosts", "-q", "-n", f"rabbit@127.0.0.1:{api.port}")
     assert (ended.code, ended.out) == (0, "name\n/\nshop\n")
@@ -604,10 +604,10 @@ def test_the_member_may_be_named_behind_the_verb(
 
 @pytest.mark.parametrize("command", [qpidctl, qpid_stat, qpid_config], ids=lambda one: one.name)
 @pytest.mark.parametrize(("shell", "kind"), [("bash", BashComplete), ("zsh", ZshComplete)])
-def test_the_shell_is_told_verbs_options_and_values(
+def test_the_shell_completes_verbs_options_and_values(
     command: click.Command, shell: str, kind: type[ShellComplete]
 ) -> None:
-    """What _NAME_COMPLETE=bash_source makes of these is click's; here is what it is given."""
+    """click does what _NAME_COMPLETE=bash_source asks for; this tests what we give to it."""
     name = str(command.name)
     variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
     told = kind(command, {}, name, variable)
@@ -625,7 +625,7 @@ def test_the_shell_is_told_verbs_options_and_values(
         assert "messages_ready" in offered(["list_queues", "name"], "messages_r")
 
 
-def test_every_verb_stands_under_a_heading(run: Run) -> None:
+def test_every_verb_has_a_heading(run: Run) -> None:
     assert isinstance(qpidctl, VerbsInSections)
     listed = [name for name, one in qpidctl.commands.items() if not one.hidden]
     assert [name for name in listed if not qpidctl.section_of(name)] == []
@@ -636,14 +636,14 @@ def test_every_verb_stands_under_a_heading(run: Run) -> None:
     assert "..." not in shown.partition("begin here:")[2].partition("Examples:")[0]
 
 
-def test_every_option_of_the_broker_stands_under_a_heading(run: Run) -> None:
+def test_every_broker_option_has_a_heading(run: Run) -> None:
     assert {one.name for one in qpidd.params} >= set(InSections.sections)
     shown = run(qpidd, "--help").out
     assert "\nOptions:" not in shown
     assert shown.index("\nTLS:\n  --tls-cert FILE") < shown.index("\nLimits of clients:\n")
 
 
-def test_a_name_that_a_terminal_cannot_show_is_shown_all_the_same(api: CannedApi) -> None:
+def test_a_name_that_the_terminal_cannot_encode_is_still_shown(api: CannedApi) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "tools.operate.qpidctl", "list_queues", "name"],
         env={"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "QPID_USER": "ada",
@@ -653,13 +653,13 @@ def test_a_name_that_a_terminal_cannot_show_is_shown_all_the_same(api: CannedApi
     assert (ended.returncode, b"\\xfc" in ended.stdout) == (0, True), ended.stderr
 
 
-def test_bytes_that_are_no_text_are_refused_in_a_sentence(run: Run) -> None:
+def test_bytes_that_are_not_text_are_refused_in_a_sentence(run: Run) -> None:
     ended = run(qpid_config, "add", "queue", "gr\udcfcn")
     assert ended.code == Exit.USAGE
     assert ended.err.startswith(r"qpid-config: 'gr\udcfcn' is no text in this locale's encoding")
 
 
-def test_a_failed_check_says_what_it_saw(run: Run, api: CannedApi) -> None:
+def test_a_failed_check_reports_what_it_saw(run: Run, api: CannedApi) -> None:
     api.failures["health/checks/virtual-hosts"] = {"detail": "1 of 3 voters here"}
     api.failures["health/checks/alarms"] = {"alarms": [{"node": "b", "resource": "disk"}]}
     assert run(qpidctl, "check_running").err.endswith(": 1 of 3 voters here\n")
