@@ -1,4 +1,4 @@
-"""Clients that connect while the member is fenced, perhaps for a moment: they wait for it."""
+"""Clients that connect while the member is fenced, perhaps only for a moment, wait."""
 
 from broker.frontend.entry.admission import WAIT_S
 from broker.machine import commands as c
@@ -21,8 +21,8 @@ def methods(peer: Peer) -> list[str]:
     return [one.method for one in peer.take()]
 
 
-def test_a_client_that_connects_at_a_fenced_member_waits_and_is_admitted() -> None:
-    """With all that it sent meanwhile; no library takes 320 at this place for "try again"."""
+def test_a_client_that_connects_to_a_fenced_member_waits_and_is_admitted() -> None:
+    """With everything that it sent meanwhile; no library takes a 320 here for "try again"."""
     loop = fenced_for_a_moment()
     peer = Peer(loop)
     assert "connection.open-ok" not in [one.method for one in peer.send(opening(), OPEN_CHANNEL)]
@@ -39,7 +39,7 @@ def test_a_client_that_connects_at_a_fenced_member_waits_and_is_admitted() -> No
     assert peer.client.may_be_read
 
 
-def test_what_is_sent_with_the_open_is_kept() -> None:
+def test_methods_sent_along_with_the_open_are_kept() -> None:
     loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening() + OPEN_CHANNEL + DECLARE)
@@ -49,7 +49,7 @@ def test_what_is_sent_with_the_open_is_kept() -> None:
     assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
 
 
-def test_when_the_member_stays_fenced_they_are_refused() -> None:
+def test_waiting_clients_are_refused_if_the_member_stays_fenced() -> None:
     loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
@@ -71,7 +71,7 @@ def test_waiting_is_bounded() -> None:
     loop.turn()
     assert peer.take()[-1].args[0] == 320
     late = Peer(loop)
-    assert late.send(opening())[-1].method == "connection.tune", "doubt goes on for the next"
+    assert late.send(opening())[-1].method == "connection.tune", "the next client still waits"
 
 
 def test_a_client_that_disconnects_while_it_waits_is_forgotten() -> None:

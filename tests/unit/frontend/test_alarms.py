@@ -1,4 +1,4 @@
-"""Publishers that are blocked by an alarm, and what goes on meanwhile (G21)."""
+"""Publishers blocked by an alarm, and other work during the alarm (G21)."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def depth(loop: Loop) -> int:
     return len(loop.machine.vhosts["/"].queues["q"].ready)
 
 
-def test_publishes_wait_and_are_taken_in_order_when_the_alarm_is_over() -> None:
+def test_publishes_wait_and_are_taken_in_order_after_the_alarm() -> None:
     loop = Loop()
     peer = with_queue(loop)
     loop.gateway.block(ALARM)
@@ -39,7 +39,7 @@ def test_publishes_wait_and_are_taken_in_order_when_the_alarm_is_over() -> None:
     assert [message[-1] for message in loop.machine.vhosts["/"].queues["q"].ready] == [b"1", b"2"]
 
 
-def test_who_published_before_is_told_at_once_and_once_and_the_reason() -> None:
+def test_earlier_publishers_are_notified_at_once_and_once_with_the_reason() -> None:
     loop = Loop()
     peer, other = with_queue(loop), loop.connect().open(1)
     peer.send(publish(1, "", "q"))
@@ -55,7 +55,7 @@ def test_who_published_before_is_told_at_once_and_once_and_the_reason() -> None:
     assert said(other) == []
 
 
-def test_who_cannot_be_told_waits_all_the_same() -> None:
+def test_a_client_without_the_capability_waits_too() -> None:
     loop = Loop()
     with_queue(loop)
     peer = loop.connect(properties={}).open(1)
@@ -68,7 +68,7 @@ def test_who_cannot_be_told_waits_all_the_same() -> None:
     assert depth(loop) == 1
 
 
-def test_one_that_connects_during_the_alarm_is_told_at_its_first_publish() -> None:
+def test_a_client_that_connects_during_the_alarm_is_notified_at_its_first_publish() -> None:
     loop = Loop()
     with_queue(loop)
     loop.gateway.block(ALARM)
@@ -79,7 +79,7 @@ def test_one_that_connects_during_the_alarm_is_told_at_its_first_publish() -> No
     assert depth(loop) == 0
 
 
-def test_consuming_purging_and_deleting_go_on_also_on_a_blocked_connection() -> None:
+def test_a_blocked_connection_may_consume_purge_and_delete() -> None:
     loop = Loop()
     peer = with_queue(loop)
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_consuming_purging_and_deleting_go_on_also_on_a_blocked_connection() -> 
     assert peer.client.may_be_read
 
 
-def test_what_follows_a_publish_on_its_channel_or_ends_the_connection_waits_with_it() -> None:
+def test_methods_after_a_publish_on_its_channel_and_a_close_wait_with_it() -> None:
     loop = Loop()
     peer = with_queue(loop)
     loop.gateway.block(ALARM)
@@ -135,7 +135,7 @@ def test_a_flood_of_large_headers_or_arguments_is_not_read_either(what: str) -> 
     assert not peer.client.may_be_read
 
 
-def test_a_connection_that_is_lost_takes_what_waited_along() -> None:
+def test_a_lost_connection_drops_its_waiting_publishes() -> None:
     loop = Loop()
     peer = with_queue(loop)
     loop.gateway.block(ALARM)
@@ -146,7 +146,7 @@ def test_a_connection_that_is_lost_takes_what_waited_along() -> None:
     assert depth(loop) == 0
 
 
-def test_what_waited_on_a_channel_that_the_machine_closes_makes_room() -> None:
+def test_publishes_waiting_on_a_channel_the_machine_closes_free_their_room() -> None:
     loop = Loop()
     peer = with_queue(loop)
     loop.gateway.block(ALARM)

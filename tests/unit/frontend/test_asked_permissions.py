@@ -1,4 +1,6 @@
-"""Permissions that a server is asked for: what waits, for what, and what comes of it."""
+"""Permissions that are asked of a server: which methods wait, for which answers, and the
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.unit.access.test_http_logins import login, names
 
 
 class Rig:
-    """A member, its server, and a client with channel 1 whom the server let in."""
+    """A member, its server, and a client with channel 1 that the server admitted."""
 
     def __init__(self, kept_s: float = 15.0) -> None:
         self.wire = AuthWire(kept_s)
@@ -32,8 +34,8 @@ class Rig:
         return peer.open(*(channels or (1,)))
 
     def answer(self, text: str = "allow", refused: str = "") -> list[str]:
-        """Answer everything, with deny what is asked about the name that is refused; return what
-        the client gets."""
+        """Answer everything, with deny for questions about the refused name; return what the client
+        gets."""
         self.wire.answer(lambda one: "deny" if refused and one["name"] == refused else text)
         self.loop.turn()
         return names(self.peer.take())
@@ -50,7 +52,7 @@ def declare(name: str, **arguments: Value) -> tuple[Value, ...]:
     return (name, False, False, False, False, False, arguments)
 
 
-def test_a_method_waits_for_its_permission_and_all_that_it_needs_is_asked_at_once() -> None:
+def test_a_method_waits_while_all_its_permissions_are_asked_at_once() -> None:
     rig = Rig()
     arguments = declare("q", **{"x-dead-letter-exchange": "x"})
     assert rig.peer.call(1, "queue.declare", *arguments) == []
@@ -63,14 +65,14 @@ def test_a_method_waits_for_its_permission_and_all_that_it_needs_is_asked_at_onc
     ]
     assert rig.answer() == ["queue.declare-ok"]
     assert rig.peer.client.may_be_read
-    assert not rig.peer.client.told, "the answers were for this method"
+    assert not rig.peer.client.told, "the answers applied to this method"
 
 
-def test_who_waits_is_not_read_meanwhile_or_its_bytes_would_pile_up_here() -> None:
+def test_a_waiting_client_is_not_read_so_its_bytes_do_not_pile_up() -> None:
     rig = Rig()
     gateway, client = rig.loop.gateway, rig.peer.client
     gateway.data_received(client, publish(1, "", "q", b"m"), 0.0)
-    assert client in gateway.take_writable(), "that is when it is looked at"
+    assert client in gateway.take_writable(), "this is when reading is reconsidered"
     assert not client.may_be_read
     stranger = Peer(rig.loop, is_local=False).client
     gateway.data_received(stranger, codec.PROTOCOL_HEADER, 0.0)
@@ -80,7 +82,7 @@ def test_who_waits_is_not_read_meanwhile_or_its_bytes_would_pile_up_here() -> No
     assert not stranger.may_be_read
 
 
-def test_who_waits_has_its_heartbeats_or_it_would_take_the_member_for_dead() -> None:
+def test_a_waiting_client_gets_heartbeats() -> None:
     rig = Rig()
     peer = Peer(rig.loop)
     peer.send(opening(heartbeat=2))
@@ -97,7 +99,7 @@ def test_who_waits_has_its_heartbeats_or_it_would_take_the_member_for_dead() -> 
     assert client in gateway.take_writable()
 
 
-def test_a_refusal_closes_the_channel_in_the_words_of_permissions() -> None:
+def test_a_refusal_closes_the_channel_with_the_text_of_permissions() -> None:
     rig = Rig()
     rig.peer.call(1, "queue.declare", *declare("q"))
     rig.wire.answer("deny")
@@ -120,7 +122,7 @@ def test_no_answer_is_a_refusal(late: bool) -> None:
     assert rig.published() == []
 
 
-def test_what_follows_waits_behind_it_and_keeps_its_order() -> None:
+def test_later_methods_wait_behind_it_in_order() -> None:
     rig = Rig()
     bodies = [str(number).encode() for number in range(4)]
     more = publish(1, "amq.direct", "k", bodies[1]) + method(2, "channel.open")
@@ -130,7 +132,7 @@ def test_what_follows_waits_behind_it_and_keeps_its_order() -> None:
     assert [one["name"] for one in rig.wire.questions()] == ["amq.default"]
     assert rig.answer() == ["channel.open-ok", "connection.close-ok"]
     assert rig.published() == bodies
-    assert len(rig.wire.all) == 4, "user, virtual host, and two exchanges once"
+    assert len(rig.wire.all) == 4, "user and virtual host, and each of two exchanges once"
 
 
 def test_another_client_does_not_wait() -> None:
@@ -141,7 +143,7 @@ def test_another_client_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("kept_s", [0.0, 15.0])
-def test_an_answer_is_valid_for_what_it_was_asked_for_even_if_it_is_not_kept(
+def test_an_answer_counts_for_its_method_even_if_not_cached(
     kept_s: float,
 ) -> None:
     rig = Rig(kept_s)
@@ -153,8 +155,8 @@ def test_an_answer_is_valid_for_what_it_was_asked_for_even_if_it_is_not_kept(
     assert len(rig.wire.all) - asked == (1 if kept_s else 3)
 
 
-def test_what_is_forgotten_between_two_answers_is_not_asked_for_ever() -> None:
-    """The first of two answers is over when the second one comes."""
+def test_an_answer_that_expires_before_another_is_not_asked_for_ever() -> None:
+    """The first of two answers has expired when the second arrives."""
     rig = Rig(kept_s=1.0)
     rig.peer.call(1, "exchange.declare", "x", "topic", False, False, False, False, False, {})
     rig.answer()
@@ -171,7 +173,7 @@ def test_what_is_forgotten_between_two_answers_is_not_asked_for_ever() -> None:
     assert len(rig.wire.all) - asked == 2
 
 
-def test_what_is_allowed_ends_with_its_time() -> None:
+def test_a_cached_permission_expires() -> None:
     rig = Rig(kept_s=10.0)
     rig.peer.send(publish(1, "", "q", b"0"))
     rig.answer()
@@ -183,7 +185,7 @@ def test_what_is_allowed_ends_with_its_time() -> None:
     assert rig.published() == [b"0", b"1"]
 
 
-def test_all_is_asked_anew_when_what_was_allowed_is_to_be_forgotten() -> None:
+def test_everything_is_asked_again_when_the_cache_is_cleared() -> None:
     rig = Rig()
     rig.peer.send(publish(1, "", "q", b"0"))
     rig.answer()
@@ -193,7 +195,7 @@ def test_all_is_asked_anew_when_what_was_allowed_is_to_be_forgotten() -> None:
     assert rig.answer("deny") == ["channel.close"]
 
 
-def test_keys_are_asked_for_where_an_exchange_is_one_of_topics_or_not_there() -> None:
+def test_keys_are_asked_for_topic_exchanges_and_missing_exchanges() -> None:
     rig = Rig()
     for exchange, kinds in (
         ("amq.topic", ["resource", "topic"]), ("amq.direct", ["resource"]),
@@ -210,7 +212,7 @@ def test_keys_are_asked_for_where_an_exchange_is_one_of_topics_or_not_there() ->
         rig.answer()
 
 
-def test_each_key_of_a_topic_exchange_is_looked_at_and_those_that_a_message_names_beside() -> None:
+def test_each_key_of_a_topic_exchange_is_asked_with_those_of_cc_and_bcc() -> None:
     rig = Rig()
     copies = codec.encode_properties({"headers": {"CC": ("theirs",)}})
     rig.peer.send(publish(1, "amq.topic", "mine", b"0"))
@@ -224,7 +226,7 @@ def test_each_key_of_a_topic_exchange_is_looked_at_and_those_that_a_message_name
     assert rig.published() == [b"0"]
 
 
-def test_a_message_cannot_have_any_number_of_questions_asked() -> None:
+def test_the_questions_for_a_message_are_bounded() -> None:
     rig = Rig()
     keys = tuple(str(number) for number in range(QUESTIONS_MAX))
     copies = codec.encode_properties({"headers": {"BCC": keys}})
@@ -233,7 +235,7 @@ def test_a_message_cannot_have_any_number_of_questions_asked() -> None:
     assert not rig.wire.sent
 
 
-def test_a_binding_takes_both_ends_and_the_key() -> None:
+def test_a_binding_needs_both_ends_and_the_key() -> None:
     rig = Rig()
     rig.peer.call(1, "queue.declare", *declare("q"))
     rig.answer()
@@ -246,12 +248,12 @@ def test_a_binding_takes_both_ends_and_the_key() -> None:
     assert rig.answer() == ["queue.bind-ok"]
 
 
-def test_the_channel_of_what_waits_may_be_closed_meanwhile_by_the_machine() -> None:
+def test_the_machine_may_close_the_channel_of_a_waiting_method() -> None:
     rig = Rig()
     rig.peer.open(2)
     get, late = method(1, "basic.get", "missing", False), publish(1, "", "q", b"lost")
     rig.peer.send(get)
-    rig.wire.answer("allow")  # its command is in the batch, and not applied yet
+    rig.wire.answer("allow")  # its command is in the batch, but not yet applied
     rig.loop.gateway.data_received(rig.peer.client, late + publish(2, "", "q", b"kept"), 0.0)
     assert [one["name"] for one in rig.wire.questions()] == ["amq.default"]
     rig.loop.turn()
@@ -260,7 +262,7 @@ def test_the_channel_of_what_waits_may_be_closed_meanwhile_by_the_machine() -> N
     assert rig.published() == [b"kept"]
 
 
-def test_nothing_is_done_for_whose_connection_ended_while_it_waited() -> None:
+def test_nothing_is_done_for_a_connection_that_ended_while_it_waited() -> None:
     for end in ("lost", "sent away", "session", "stopped"):
         rig = Rig()
         client, gateway = rig.peer.client, rig.loop.gateway
@@ -279,7 +281,7 @@ def test_nothing_is_done_for_whose_connection_ended_while_it_waited() -> None:
         assert not client.told, end
 
 
-def test_a_fence_that_comes_meanwhile_holds_back_the_replies_and_nothing_else() -> None:
+def test_a_fence_meanwhile_holds_back_only_the_replies() -> None:
     rig = Rig()
     rig.peer.send(publish(1, "", "q", b"m"))
     rig.loop.outbox.fence()
@@ -289,7 +291,7 @@ def test_a_fence_that_comes_meanwhile_holds_back_the_replies_and_nothing_else() 
     assert rig.published() == [b"m"]
 
 
-def test_who_waits_for_a_virtual_host_when_a_fence_comes_is_admitted_after_it() -> None:
+def test_a_client_waiting_for_its_virtual_host_is_admitted_after_a_fence() -> None:
     rig = Rig(kept_s=0.0)
     peer = login(rig.loop)
     number = next(iter(rig.wire.sent))
@@ -307,7 +309,7 @@ def test_who_waits_for_a_virtual_host_when_a_fence_comes_is_admitted_after_it() 
     assert names(peer.take())[-1] == "connection.open-ok"
 
 
-def test_an_alarm_keeps_a_publish_whose_permission_has_come() -> None:
+def test_an_alarm_holds_a_publish_whose_permission_has_arrived() -> None:
     rig = Rig()
     rig.peer.send(publish(1, "", "q", b"m"))
     rig.loop.gateway.block("low on disk")
@@ -318,7 +320,7 @@ def test_an_alarm_keeps_a_publish_whose_permission_has_come() -> None:
     assert rig.published() == [b"m"]
 
 
-def test_definitions_do_not_count_for_whom_the_server_let_in_but_limits_do() -> None:
+def test_for_users_of_the_server_definitions_do_not_count_but_limits_do() -> None:
     rig = Rig()
     rig.loop.define("vhost_limit", "/", "limits", {"max-connections": 1})
     peer = login(rig.loop)

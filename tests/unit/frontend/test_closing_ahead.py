@@ -1,4 +1,4 @@
-"""A channel on which nothing hangs is closed without a wait for the machine."""
+"""A channel with nothing pending is closed without waiting for the machine."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def close(peer: Peer, number: int = 1) -> list[tuple[object, ...]]:
 
 
 def settled(peer: Peer) -> None:
-    """Its confirms came, and its messages are taken and settled."""
+    """Its confirms have come, and its messages are consumed and settled."""
     peer.declare(1, "q")
     peer.call(1, "confirm.select", False)
     assert [one.method for one in peer.publish(1, "q", b"1", b"2")] == ["basic.ack"]
@@ -39,7 +39,7 @@ def unused(_peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("used", [unused, settled])
-def test_a_channel_on_which_nothing_hangs_is_closed_at_once(used: Callable[[Peer], None]) -> None:
+def test_a_channel_with_nothing_pending_is_closed_at_once(used: Callable[[Peer], None]) -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     used(peer)
@@ -49,7 +49,7 @@ def test_a_channel_on_which_nothing_hangs_is_closed_at_once(used: Callable[[Peer
     assert not loop.machine.channels
 
 
-def test_its_number_can_be_used_again_at_once_and_the_machine_closes_in_order() -> None:
+def test_its_number_is_free_at_once_and_the_machine_closes_in_order() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     for _ in range(3):
@@ -91,7 +91,7 @@ CONSUME = ("basic.consume", "q", "t", False, False, False, False, {})
         pytest.param([], method(1, "basic.reject", 7, False), id="a reject"),
     ],
 )  # fmt: skip
-def test_one_on_which_something_hangs_is_closed_behind_it(
+def test_a_channel_with_pending_work_is_closed_after_it(
     before: list[tuple[str, *tuple[Value, ...]]], under_way: bytes
 ) -> None:
     loop = Loop()
@@ -108,7 +108,7 @@ def test_one_on_which_something_hangs_is_closed_behind_it(
     assert ended in ("channel.close-ok", "channel.close")
 
 
-def test_what_waits_for_disks_is_said_before_the_end() -> None:
+def test_replies_that_wait_for_disks_come_before_the_end() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     loop.durable = False
@@ -120,7 +120,7 @@ def test_what_waits_for_disks_is_said_before_the_end() -> None:
     assert [one.method for one in peer.take()] == ["queue.declare-ok", "channel.close-ok"]
 
 
-def test_a_fenced_member_closes_nothing_ahead() -> None:
+def test_a_fenced_member_closes_no_channel_ahead() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     loop.outbox.fence()
@@ -131,7 +131,7 @@ def test_a_fenced_member_closes_nothing_ahead() -> None:
     assert [one.method for one in peer.take()] == ["channel.close-ok"]
 
 
-def test_one_that_is_closed_ahead_does_not_count() -> None:
+def test_a_channel_closed_ahead_does_not_count_towards_limits() -> None:
     loop = Loop()
     loop.define("user_limit", "", "guest", {"max-channels": 1})
     peer = loop.connect().open(1)
@@ -140,7 +140,7 @@ def test_one_that_is_closed_ahead_does_not_count() -> None:
     assert peer.call(2, "channel.open")[0][:2] == ("connection.close", 530)
 
 
-def test_who_opens_and_closes_many_is_not_read_while_the_member_is_full() -> None:
+def test_a_client_that_opens_and_closes_many_is_not_read_while_the_member_is_full() -> None:
     loop = Loop()
     peer = loop.connect()
     loop.gateway.paused = True

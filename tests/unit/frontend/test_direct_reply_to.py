@@ -1,4 +1,4 @@
-"""Direct reply-to: requests whose replies need no queue, as far as the client knows."""
+"""Direct reply-to: requests whose replies need no queue, as far as the client can see."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def consume(peer: Peer, tag: str = "replies", *, no_ack: bool = True) -> list[tu
 
 
 def requested(loop: Loop) -> tuple[Peer, str]:
-    """A client that has asked, and where the reply is to go."""
+    """A client that has sent a request, and the address for the reply."""
     peer = loop.connect().open(1, 2)
     peer.declare(1, "service")
     assert consume(peer) == [("basic.consume-ok", "replies")]
@@ -64,7 +64,7 @@ def test_a_request_and_its_reply() -> None:
     ],
 )
 @pytest.mark.parametrize("as_the_last_declared", [False, True])
-def test_nobody_else_comes_near_the_queue(
+def test_no_other_client_can_use_the_queue(
     name: str, args: tuple[c.Value, ...], *, as_the_last_declared: bool
 ) -> None:
     loop = Loop()
@@ -89,7 +89,7 @@ def test_it_ends_with_its_consumer_and_its_channel() -> None:
             assert consume(client, "again") == [("basic.consume-ok", "again")]
 
 
-def test_a_queue_that_nobody_came_to_consume_from_goes() -> None:
+def test_a_reply_queue_without_its_consumer_is_deleted() -> None:
     """The machine may refuse the consumer, or the member be lost between the two commands."""
     loop = Loop()
     client, reply_to = requested(loop)
@@ -107,7 +107,7 @@ def test_a_queue_that_nobody_came_to_consume_from_goes() -> None:
 
 
 @pytest.mark.parametrize("no_ack", [False, True])
-def test_what_is_refused(no_ack: bool) -> None:
+def test_invalid_uses_are_refused(no_ack: bool) -> None:
     peer = Loop().connect().open(1, 2)
     if no_ack:
         consume(peer)
@@ -116,7 +116,7 @@ def test_what_is_refused(no_ack: bool) -> None:
     assert refused[:3] == ("channel.close", 406, f"PRECONDITION_FAILED - reply consumer {words}")
 
 
-def test_who_does_not_consume_replies_cannot_ask_for_them() -> None:
+def test_a_request_needs_a_consumer_of_replies() -> None:
     loop = Loop()
     requested(loop)
     peer = loop.connect().open(2)

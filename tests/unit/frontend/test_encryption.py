@@ -1,4 +1,4 @@
-"""How names in certificates are written, by which users are found."""
+"""The form of names in certificates, by which users are found."""
 
 import pytest
 
@@ -20,7 +20,7 @@ SUBJECT: Name = ((("countryName", "DE"),), (("organizationName", "shop, inc."),)
     ],
 )
 def test_distinguished_names(name: Name, text: str) -> None:
-    """RFC 4514: the last part first, what separates is escaped."""
+    """RFC 4514: the last part first; separators are escaped."""
     assert distinguished_name(name) == text
 
 
@@ -29,7 +29,7 @@ def test_a_name_cannot_pretend_to_have_other_parts() -> None:
     assert distinguished_name(((("commonName", "app,O=shop"),),)) == "CN=app\\,O\\=shop"
 
 
-def test_what_a_certificate_says() -> None:
+def test_the_names_that_a_certificate_contains() -> None:
     found = peer_certificate(
         {
             "subject": SUBJECT,
@@ -49,6 +49,6 @@ def test_what_a_certificate_says() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
-def test_none_was_given_or_verified(nothing: dict[str, object] | None) -> None:
+def test_no_certificate_was_given_or_verified(nothing: dict[str, object] | None) -> None:
     assert peer_certificate(nothing) is None
     assert "certificate" not in Encryption("TLSv1.2", "X", 128, None).describe()

@@ -1,4 +1,4 @@
-"""EXTERNAL: a client is who its verified certificate names."""
+"""EXTERNAL: a client is the user that its verified certificate names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def login(loop: Loop, certificate: PeerCertificate | None) -> list[ServerMethod]
 
 
 @pytest.mark.parametrize(("source", "name"), list(zip(SOURCES, NAMES, strict=True)))
-def test_the_name_that_counts_is_an_option(source: str, name: str) -> None:
+def test_an_option_selects_the_name_that_counts(source: str, name: str) -> None:
     loop = Loop({name: "unused"}, cert_login_from=source)
     start, tune = login(loop, CERTIFICATE)
     assert start.args[3] == b"PLAIN AMQPLAIN EXTERNAL"
@@ -55,7 +55,7 @@ def test_without_a_verified_certificate_there_is_no_external() -> None:
     )  # fmt: skip
 
 
-def test_loopback_users_stay_so_with_a_certificate() -> None:
+def test_loopback_users_need_the_loopback_even_with_a_certificate() -> None:
     loop = Loop({"guest": "unused"}, cert_login_from="common-name")
     _, closed = login(loop, CERTIFICATE._replace(common_name="guest"))
     assert closed.args[0] == 403

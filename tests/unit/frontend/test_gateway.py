@@ -50,7 +50,7 @@ def test_a_lost_socket_ends_the_connection_in_the_machine() -> None:
     assert not loop.gateway.has_work
 
 
-def test_one_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
+def test_a_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
     loop = Loop()
     one, two = loop.connect().open(1), loop.connect().open(1)
     one.loop.gateway.data_received(one.client, publish(1, "", "a"), 0.0)
@@ -73,21 +73,21 @@ def test_one_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
         ("nobody", "", True, False),
     ],
 )
-def test_who_may_log_in(user: str, password: str, is_local: bool, is_good: bool) -> None:
+def test_which_logins_are_accepted(user: str, password: str, is_local: bool, is_good: bool) -> None:
     loop = Loop({"anna": "secret"})
     peer = Peer(loop, is_local=is_local)
     received = peer.send(codec.PROTOCOL_HEADER, start_ok(user, password))
     assert received[-1].method == ("connection.tune" if is_good else "connection.close")
 
 
-def test_only_known_vhosts_are_opened() -> None:
+def test_only_known_virtual_hosts_can_be_opened() -> None:
     peer = Loop().connect(vhost="/other")
     received = peer.take()[-1]
     assert received.args == (530, "NOT_ALLOWED - vhost /other not found", 10, 40)
     assert peer.loop.gateway.clients == {}
 
 
-def test_a_member_outside_the_primary_admits_nobody() -> None:
+def test_a_member_outside_the_primary_admits_no_client() -> None:
     loop = Loop()
     loop.outbox.fence()
     peer = loop.connect()
@@ -132,7 +132,7 @@ def test_a_client_may_close_at_a_fenced_member() -> None:
     assert peer.call(0, "connection.close", 200, "", 0, 0) == [("connection.close-ok",)]
 
 
-def test_when_the_member_stops_its_clients_are_closed_with_the_reason() -> None:
+def test_a_stopping_member_closes_its_clients_with_the_reason() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     loop.gateway.drop_all("the broker is stopping")
@@ -140,7 +140,7 @@ def test_when_the_member_stops_its_clients_are_closed_with_the_reason() -> None:
     assert peer.take()[-1].args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
 
 
-def test_a_fault_ends_the_connection_in_the_machine_too() -> None:
+def test_a_protocol_error_ends_the_connection_in_the_machine_too() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     assert peer.send(publish(1, "", "q"), b"\xff" * 8)[-1].args[0] == 501
@@ -149,7 +149,7 @@ def test_a_fault_ends_the_connection_in_the_machine_too() -> None:
     assert "501" in loop.log[-1] or "FRAME_ERROR" in loop.log[-1]
 
 
-def test_all_of_the_opening_and_a_channel_may_come_in_one_piece() -> None:
+def test_the_whole_opening_and_a_channel_may_arrive_in_one_piece() -> None:
     loop = Loop()
     peer = Peer(loop)
     received = peer.send(opening() + method(1, "channel.open") + publish(1, "", "q"))
@@ -173,7 +173,7 @@ def test_the_clock_reaches_the_connection() -> None:
     assert loop.machine.connections == {}
 
 
-def test_names_are_not_guessable() -> None:
+def test_generated_names_are_not_guessable() -> None:
     names = {random_name("amq.gen-") for _ in range(10)}
     assert len(names) == 10
     assert {len(name) for name in names} == {30}

@@ -1,4 +1,4 @@
-"""Logins without a password, new secrets, and what is said to whom may not enter."""
+"""Logins without a password, new secrets, and the messages for refused users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def anonymous(loop: Loop, *, is_local: bool = True, properties: Table | None = N
     return peer
 
 
-def test_who_names_nobody_is_refused_unless_an_operator_says_who_that_is() -> None:
+def test_anonymous_is_refused_unless_an_operator_names_its_user() -> None:
     start, closed = anonymous(Loop({"nobody": "x"})).take()
     assert start.args[3] == b"PLAIN AMQPLAIN"
     assert closed.args[:2] == (
@@ -33,14 +33,14 @@ def test_an_anonymous_client_is_that_user() -> None:
     assert peer.client.connection.user == "nobody"
 
 
-def test_an_anonymous_user_must_exist_and_may_be_one_of_this_machine_only() -> None:
+def test_an_anonymous_user_must_exist_and_may_be_limited_to_the_loopback() -> None:
     for name in ("missing", "guest"):
         loop = Loop(anonymous_user=name)
         assert anonymous(loop, is_local=False).take()[-1].args[0] == 403
     assert anonymous(Loop(anonymous_user="guest")).take()[-1].method == "connection.tune"
 
 
-def test_a_client_that_does_not_know_the_refusal_gets_its_socket_closed() -> None:
+def test_a_client_without_the_capability_gets_its_socket_closed() -> None:
     peer = anonymous(Loop(anonymous_user="missing"), properties={})
     assert [one.method for one in peer.take()] == ["connection.start"]
     assert peer.client.wants_close
@@ -52,7 +52,7 @@ def renewed(loop: Loop, secret: bytes) -> list[ServerMethod]:
     return peer.send(method(0, "connection.update-secret", secret, "rotation"))
 
 
-def test_a_new_secret_is_good_when_it_would_be_at_a_login() -> None:
+def test_a_new_secret_is_checked_as_at_a_login() -> None:
     loop = Loop()
     (answer,) = renewed(loop, b"guest")
     assert answer.method == "connection.update-secret-ok"
@@ -69,8 +69,8 @@ def test_a_wrong_new_secret_closes_the_connection() -> None:
     assert not any("wrong" in line for line in loop.log)
 
 
-def test_of_secrets_that_come_at_once_none_behind_a_wrong_one_is_looked_at() -> None:
-    """Or one segment would be as many guesses as fit into it."""
+def test_after_a_wrong_secret_no_other_in_the_segment_is_checked() -> None:
+    """Otherwise one segment would hold as many guesses as fit into it."""
     loop = Loop()
     peer = loop.connect()
     peer.take()
@@ -81,7 +81,7 @@ def test_of_secrets_that_come_at_once_none_behind_a_wrong_one_is_looked_at() -> 
     assert not any("renewed its secret" in line for line in loop.log)
 
 
-def test_the_log_says_how_to_give_rights_to_whom_may_not_enter() -> None:
+def test_the_log_says_how_to_grant_access() -> None:
     loop = Loop()
     loop.define("vhost", "", "it's new", {"description": "", "tags": ()})
     peer = Peer(loop)
@@ -92,10 +92,10 @@ def test_the_log_says_how_to_give_rights_to_whom_may_not_enter() -> None:
     )
 
 
-def test_logins_are_counted_by_who_comes_in() -> None:
+def test_logins_of_clients_and_operators_are_counted_apart() -> None:
     loop = Loop({"u": "p"})
     loop.connect()
-    loop.connect(user="u")  # whose password is another one
+    loop.connect(user="u")  # with another password
     logins = OperatorLogins(loop.gateway)
     for password in ("p", "p", "wrong"):
         logins.judge("u", password, "127.0.0.1:1", lambda *_: None)

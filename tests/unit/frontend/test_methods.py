@@ -1,4 +1,4 @@
-"""What each method means on the way to the machine: names, shapes, transactions."""
+"""How each method becomes a command for the machine: names, shapes, transactions."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_names_are_stamped_and_the_last_queue_is_remembered() -> None:
     assert peer.call(1, "queue.delete", "", False, False, False) == [("queue.delete-ok", 0)]
 
 
-def test_a_queue_without_a_type_has_that_of_its_virtual_host_if_it_can() -> None:
+def test_a_queue_without_a_type_gets_the_default_type_of_its_virtual_host() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     body: c.Table = {"description": "", "tags": (), "default_queue_type": "quorum"}
@@ -78,7 +78,9 @@ def test_a_queue_without_a_type_has_that_of_its_virtual_host_if_it_can() -> None
         ),
     ],
 )  # fmt: skip
-def test_what_ends_a_channel(name: str, args: tuple[c.Value, ...], code: int, text: str) -> None:
+def test_methods_that_end_a_channel(
+    name: str, args: tuple[c.Value, ...], code: int, text: str
+) -> None:
     peer = Loop().connect().open(1)
     (received,) = peer.call(1, name, *args)
     assert received[:2] == ("channel.close", code)
@@ -88,7 +90,7 @@ def test_what_ends_a_channel(name: str, args: tuple[c.Value, ...], code: int, te
     assert peer.call(1, "channel.open") == [("channel.open-ok",)]
 
 
-def test_arguments_that_are_nested_too_deeply_are_refused_before_they_are_replicated() -> None:
+def test_deeply_nested_arguments_are_refused_before_replication() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     table: c.Table = {}
@@ -106,7 +108,7 @@ def test_arguments_that_are_nested_too_deeply_are_refused_before_they_are_replic
         ("exchange.declare", ("e", "no-such-type", False, False, False, False, False, {}), 503),
     ],
 )
-def test_what_ends_a_connection(name: str, args: tuple[c.Value, ...], code: int) -> None:
+def test_methods_that_end_a_connection(name: str, args: tuple[c.Value, ...], code: int) -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     (received,) = peer.call(1, name, *args)
@@ -117,7 +119,7 @@ def test_what_ends_a_connection(name: str, args: tuple[c.Value, ...], code: int)
     assert peer.client.wants_close
 
 
-def test_the_rest_of_the_methods_are_replied_to() -> None:
+def test_all_other_methods_get_a_reply() -> None:
     peer = Loop().connect().open(1)
     declare: tuple[c.Value, ...] = ("e", "fanout", False, False, False, False, False, {})
     assert peer.call(1, "exchange.declare", *declare) == [("exchange.declare-ok",)]
@@ -228,7 +230,7 @@ def test_the_transactions_of_a_client_are_bounded_together(
     assert peer.client.transaction_bytes == 43
 
 
-def test_a_client_with_many_requests_is_load_too() -> None:
+def test_a_client_with_many_requests_is_throttled_like_a_publisher() -> None:
     peer = Loop().connect().open(1)
     for _ in range(300):
         peer.call(1, "basic.qos", 0, 1, False)
@@ -242,13 +244,13 @@ def test_every_method_of_a_client_has_a_handler() -> None:
             assert row.name in REQUESTS
 
 
-def test_clients_cannot_write_lines_into_the_log() -> None:
+def test_clients_cannot_forge_log_lines() -> None:
     loop = Loop()
     loop.connect(vhost="x\nERROR all is lost")
     assert "\n" not in loop.log[-1]
 
 
-def test_prefetch_is_stamped_into_later_consumers() -> None:
+def test_prefetch_applies_to_later_consumers() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     peer.declare(1, "q")
@@ -260,7 +262,7 @@ def test_prefetch_is_stamped_into_later_consumers() -> None:
     assert received[0].properties == PERSISTENT
 
 
-def test_names_lose_their_line_ends_where_rabbitmq_takes_them_out() -> None:
+def test_line_ends_are_removed_from_names_where_rabbitmq_removes_them() -> None:
     peer = Loop().connect().open(1, 2)
     declared = peer.call(1, "queue.declare", "q\r\n\n", False, False, False, False, False, {})
     assert declared == [("queue.declare-ok", "q", 0, 0)]

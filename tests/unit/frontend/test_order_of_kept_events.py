@@ -1,10 +1,10 @@
-"""Whatever a client's commands wait for, they are ordered as it sent them: a model of arrivals.
+"""A client's commands are ordered as it sent them, whatever they wait for: a model of arrivals.
 
-Seeds choose what happens: publishes and other methods on several channels, alarms, fences that may
-be over in a moment, channels that the machine closes, new secrets, all ends of a connection, and a
-server that is asked for every permission, or for each once, and allows, denies, or says nothing.
-The oracle is what was sent: of each life of a channel the commands are a beginning of it, in this
-order, and all of it unless that life was cut short.
+Seeds choose the events: publishes and other methods on several channels, alarms, fences that may be
+over in a moment, channels that the machine closes, new secrets, all ends of a connection, and a
+server that is asked for every permission, or for each once, and allows, denies, or does not answer.
+The oracle is what was sent: for each life of a channel the ordered commands are a prefix of the
+commands sent, and all of them unless that life was cut short.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class Life:
     def __init__(self) -> None:
         self.sent: list[int] = []
         self.failed_at: int | None = (
-            None  # how many were sent before what the machine closes it for
+            None  # how many were sent before the one for which the machine closes it
         )
         self.is_cut = False  # by anything but the client's own orderly end: the rest may be lost
 
 
 class Sender:
-    """A client that notes what it sends; it opens everything without waiting, as libraries may."""
+    """A client that records what it sends; it opens everything without waiting, as libraries
+    may."""
 
     def __init__(self, world: World) -> None:
         self.world, self.peer = world, Peer(world.loop)
@@ -46,7 +47,7 @@ class Sender:
         self.ending: dict[int, Life] = {}  # no further method is sent; their end is awaited
         self.lives: list[Life] = []
         self.is_over = False
-        self.unsent = opening()  # goes with the first methods: all may come in one read
+        self.unsent = opening()  # sent with the first methods: all may come in one read
 
     def write(self, data: bytes) -> None:
         self.world.loop.gateway.data_received(self.peer.client, data, self.world.loop.now)
@@ -66,7 +67,7 @@ class Sender:
         self.write(data)
 
     def _one(self, chance: random.Random, number: int, life: Life) -> bytes:
-        """A method that can be found again, or now and then the end of the channel."""
+        """A method that can be identified later, or now and then the end of the channel."""
         kind = chance.random()
         if kind < 0.08:
             self.ending[number] = self.open.pop(number)
@@ -82,7 +83,7 @@ class Sender:
         return method(number, "basic.qos", 0, marker, False)
 
     def hear(self) -> None:
-        """Take what the server said, and answer as a client does."""
+        """Read the server's answers, and react as a client does."""
         for one in self.peer.take():
             if one.method == "channel.close":
                 for lives in (self.open, self.ending):
@@ -107,7 +108,7 @@ class World:
     """A member, its clients, and what may happen to them."""
 
     def __init__(self, seed: int, kept_s: float | None) -> None:
-        """`kept_s`: how long answers of the server count; None: there is no server."""
+        """`kept_s`: how long the server's answers are cached; None: there is no server."""
         self.chance = random.Random(seed)
         self.wire = AuthWire(kept_s or 0.0)
         self.loop = Loop(backends=None if kept_s is None else self.wire.backends())
@@ -132,17 +133,17 @@ class World:
             what()
         self.loop.outbox.unfence()
         self.loop.gateway.block("")
-        for _ in range(4):  # what is heard is answered, and who was slowed has its verdict
+        for _ in range(4):  # answers are sent, and throttled clients are reconsidered
             self.loop.now += LONGEST_S
             self.loop.gateway.refuse_overdue(self.loop.now)
             self.wire.answer("allow")
             self.turn()
         for sender in self.senders:
             if sender.is_over and not sender.peer.client.conn_was:
-                sender.cut()  # it was not let in, and had sent its close before it heard of that
+                sender.cut()  # it was not admitted, and had sent its close before it learned that
 
     def answer(self) -> None:
-        """The server answers some of what it was asked, in any order, some of it with no."""
+        """The server answers some of the questions, in any order, some of them with a denial."""
         for number in self.chance.sample(sorted(self.wire.sent), len(self.wire.sent) // 2):
             del self.wire.sent[number]
             self.wire.server.answered(number, 200, self._said().encode())
@@ -157,20 +158,20 @@ class World:
         return "deny"
 
     def _give_up_closing(self) -> None:
-        """Who has sent its close is not told any more that something before it was refused."""
+        """A client that has sent its close is no longer told that an earlier method was refused."""
         for sender in self.senders:
             if sender.is_over and sender.peer.client.kept.holds_all:
                 sender.cut()
 
     def say_nothing(self) -> None:
-        """The server lets the time go by that it has."""
+        """The server lets its time limit pass."""
         self._give_up_closing()
         self.loop.now += LIMIT_S
         self.wire.go_on()
         self._note_refused()
 
     def _note_refused(self) -> None:
-        """These channels will be closed; who ends its connection first does not hear of it."""
+        """These channels will be closed; a client that ends its connection first is not told."""
         for sender in self.senders:
             for number, channel in sender.peer.client.channels.items():
                 if channel.pending_close is not None:
@@ -245,9 +246,7 @@ class World:
 
 @pytest.mark.parametrize("kept_s", [None, 0.0, 8.0])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_ordered_of_a_channel_is_what_was_sent_in_this_order(
-    seed: int, kept_s: float | None
-) -> None:
+def test_commands_of_a_channel_are_ordered_as_sent(seed: int, kept_s: float | None) -> None:
     world = World(seed, kept_s)
     world.run()
     ordered = world.ordered()
@@ -255,14 +254,14 @@ def test_what_is_ordered_of_a_channel_is_what_was_sent_in_this_order(
         got = ordered[id(life)]
         assert got == life.sent[: len(got)], "in the order sent, with no gap"
         assert life.failed_at is None or len(got) <= life.failed_at, "not in the next life"
-        assert life.is_cut or got == life.sent, "and all of it"
+        assert life.is_cut or got == life.sent, "all of it arrived"
     for sender in world.senders:
-        assert not sender.peer.client.kept.bytes or sender.is_over, "nothing waits any more"
+        assert not sender.peer.client.kept.bytes or sender.is_over, "nothing waits any longer"
 
 
-def test_the_model_reaches_what_it_is_about() -> None:
-    """Alarms and admissions that really kept something, questions of all kinds and answers, and
-    lives that were not cut short."""
+def test_the_model_reaches_the_cases_it_is_about() -> None:
+    """Alarms and admissions that held something back, questions and answers of all kinds, and lives
+    that were not cut short."""
     whole = cut = kept = 0
     asked: Counter[str] = Counter()
     for seed in range(6):

@@ -1,4 +1,4 @@
-"""What the outbox sends, and in which order: confirms, replies that wait, deliveries, ends."""
+"""What the outbox sends, and in which order: confirms, delayed replies, deliveries, ends."""
 
 import gc
 import random
@@ -47,8 +47,8 @@ def test_confirms_wait_until_durable_and_come_as_one() -> None:
     assert methods_of(peer.take()) == [("basic.ack", 3, False)]
 
 
-def test_nothing_is_confirmed_by_what_was_durable_of_a_history_that_is_set_aside() -> None:
-    """G9: its positions come once more, with something else; nor is anybody still connected."""
+def test_positions_of_a_superseded_history_confirm_nothing() -> None:
+    """G9: the positions are used again for other commands; and no client is connected any more."""
     loop = Loop()
     peer = confirming(loop, "q")
     loop.durable = False
@@ -79,7 +79,7 @@ def test_a_confirm_that_is_due_waits_while_the_member_is_fenced() -> None:
 
 
 def test_a_transient_message_waits_like_the_others() -> None:
-    """G9: a confirm that is lost with the member that sent it is none."""
+    """G9: a confirm would be void if its only holder were the member that sent it."""
     loop = Loop()
     peer = confirming(loop, "q")
     loop.durable = False
@@ -127,7 +127,7 @@ def test_a_refused_message_is_nacked() -> None:
     assert len(loop.confirmed) == 1
 
 
-def test_the_fewest_acknowledgements_that_are_true() -> None:
+def test_confirms_are_as_few_as_possible() -> None:
     confirms = Confirms()
     confirms.fresh = [(2, True), (4, True)]
     assert confirms.take() == [(2, False, True), (4, False, True)]
@@ -159,7 +159,7 @@ def test_the_end_of_a_channel_follows_its_confirms() -> None:
     assert methods_of(peer.take()) == [("basic.ack", 1, False), ("channel.close-ok",)]
 
 
-def test_confirms_of_a_client_that_is_gone_are_dropped() -> None:
+def test_confirms_of_a_lost_client_are_dropped() -> None:
     loop = Loop()
     peer = confirming(loop, "q")
     loop.durable = False
@@ -182,7 +182,7 @@ def test_replies_keep_their_order_behind_one_that_waits() -> None:
     other = method(2, "queue.declare", "o", False, False, False, False, False, {})
     received = peer.send(declare, method(1, "basic.qos", 0, 5, False), other)
     assert methods_of(received) == [("queue.declare-ok", "o", 0, 0)]
-    assert peer.call(1, "confirm.select", False) == []  # ours, behind the machine's
+    assert peer.call(1, "confirm.select", False) == []  # the gateway's reply, after the machine's
     assert peer.call(1, "basic.get", "q", False) == []
     loop.settle()
     assert methods_of(peer.take()) == [
@@ -191,7 +191,7 @@ def test_replies_keep_their_order_behind_one_that_waits() -> None:
     ]  # fmt: skip
 
 
-def test_local_replies_wait_for_those_that_are_under_way() -> None:
+def test_local_replies_wait_for_those_under_way() -> None:
     peer = Loop().connect().open(1)
     received = peer.send(
         method(1, "basic.qos", 0, 5, False) + method(1, "tx.select") + method(1, "tx.rollback")
@@ -205,7 +205,7 @@ def test_an_error_of_the_gateway_follows_the_replies_before_it() -> None:
     assert [one.method for one in received] == ["basic.qos-ok", "channel.close"]
 
 
-def test_the_machines_error_comes_first_if_it_was_first() -> None:
+def test_an_earlier_error_of_the_machine_comes_first() -> None:
     peer = Loop().connect().open(1)
     received = peer.send(method(1, "queue.purge", "none", False) + method(1, "tx.commit"))
     assert [one.args[0] for one in received] == [404]
@@ -222,7 +222,7 @@ def test_client_and_machine_end_a_channel_at_once() -> None:
 # -- deliveries -----------------------------------------------------------------------------------
 
 
-def test_deliveries_do_not_wait_for_what_is_not_durable() -> None:
+def test_deliveries_do_not_wait_for_durability() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     peer.declare(1, "q", durable=True)
@@ -269,7 +269,8 @@ def test_deliveries_keep_their_order_when_some_had_to_wait() -> None:
 
 
 def effects_of(rng: random.Random, count: int) -> list[tuple[int, Effect]]:
-    """Runs of deliveries and confirms of two channels, of a third that is closed, and of nobody."""
+    """Runs of deliveries and confirms of two channels, of a third that is closed, and of no
+    client."""
     effects: list[tuple[int, Effect]] = []
     sizes = rng.choice([(3, 9), (0, 3, 9), (3, 200_000), (400_000,)])
     for _ in range(count):
@@ -290,7 +291,7 @@ def effects_of(rng: random.Random, count: int) -> list[tuple[int, Effect]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_comes_in_runs_is_written_as_one_at_a_time(seed: int) -> None:
+def test_runs_are_written_like_single_effects(seed: int) -> None:
     found: list[list[object]] = []
     for at_once in (True, False):
         rng = random.Random(seed)
@@ -354,7 +355,7 @@ def test_a_reply_of_our_own_follows_the_return_of_what_was_published_just_before
     assert [one.method for one in received] == ["basic.return", "confirm.select-ok"]
 
 
-def test_nothing_stays_here_of_a_client_that_was_lost_while_it_did_not_read() -> None:
+def test_a_client_lost_while_it_did_not_read_leaves_nothing() -> None:
     loop = Loop()
     peer, other = loop.connect().open(1), loop.connect().open(1)
     peer.declare(1, "q")
@@ -385,7 +386,7 @@ def test_publishers_are_not_read_while_the_member_is_full_or_fenced() -> None:
     assert (peer.client.may_be_read, other.client.may_be_read) == (False, True)
 
 
-def test_deliveries_without_acknowledgement_are_reported_when_they_are_taken() -> None:
+def test_no_ack_deliveries_are_reported_once_written() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     peer.declare(1, "q")
@@ -412,9 +413,9 @@ def test_a_cancel_is_sent_to_consumers_with_the_capability() -> None:
     assert two.take() == []
 
 
-def test_a_cancel_does_not_overtake_what_waits() -> None:
-    """Its consume-ok, or the delete-ok of a durable queue: the client would not know its tag, or
-    take the queue for lost."""
+def test_a_cancel_does_not_overtake_waiting_replies() -> None:
+    """Its consume-ok, or the delete-ok of a durable queue: otherwise the client would not know the
+    tag, or take the queue for lost."""
     loop = Loop()
     one = loop.connect().open(1)
     loop.durable = False
@@ -447,7 +448,7 @@ def test_nothing_is_sent_without_a_lease() -> None:
     assert len(loop.confirmed) == 2
 
 
-def test_what_waits_for_an_ended_session_is_forgotten() -> None:
+def test_replies_for_an_ended_session_are_dropped() -> None:
     loop = Loop()
     peer = confirming(loop, "q")
     loop.durable = False
@@ -471,8 +472,9 @@ def test_other_clients_continue_when_one_ends_its_connection_with_an_error() -> 
     assert two.call(1, "basic.get", "q", True) == [("basic.get-empty",)]
 
 
-def test_a_reply_of_the_gateway_follows_what_came_back_of_publishes_before_it() -> None:
-    """As when one process does both: a client would take the return for a later publish."""
+def test_a_reply_of_the_gateway_follows_returns_of_earlier_publishes() -> None:
+    """As with a single process: otherwise a client would take the return for that of a later
+    publish."""
     peer = Loop().connect().open(1, 2)
     unroutable = publish(1, "", "nowhere", mandatory=True)
     select = method(1, "confirm.select", False)

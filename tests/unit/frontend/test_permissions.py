@@ -1,4 +1,4 @@
-"""Which permission each method of AMQP takes: all methods, each permission, each thing it names."""
+"""The permissions that AMQP methods need: all methods, each permission, each name in them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _Q, _X, _Y = ("queue", "q"), ("exchange", "x"), ("exchange", "y")
 
 
 class Call(NamedTuple):
-    """A method with arguments, what it needs in the order in which that is looked at, and what a
-    client to whom it is granted gets."""
+    """A method with arguments, its permissions in the order of checking, and the reply if
+    granted."""
 
     name: str
     args: tuple[Value, ...]
@@ -112,7 +112,7 @@ def member() -> Loop:
 
 
 def patterns(refused: Resource | None, nothing: bool = False) -> Table:
-    """Everything but the one that is refused, of a permission: re2 has no way to say `not`."""
+    """A pattern of everything but the refused name: re2 has no negation."""
     found: Table = {}
     for permission in PERMISSIONS:
         names = [
@@ -153,7 +153,7 @@ def refusal(call: Call, resource: Resource) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.name}-{len(call.needed)}")
 def test_each_cell(call: Call) -> None:
-    """Granted with all permissions but any one that it does not need; refused without one that it
+    """Granted with all permissions but one that it does not need; refused without one that it
     needs, whatever else is granted."""
     for refused in (None, *UNIVERSE):
         got = outcome(call, patterns(refused))
@@ -166,8 +166,8 @@ def test_each_cell(call: Call) -> None:
         assert outcome(call, patterns(None, nothing=True)) == refusal(call, call.needed[0])
 
 
-def test_a_queue_without_a_name_is_looked_at_by_the_shape_of_its_name_to_be() -> None:
-    """And gets a name only when it may be declared: what is asked again leaves no trace."""
+def test_an_unnamed_queue_is_checked_by_the_shape_of_its_name() -> None:
+    """It gets a name only when it may be declared: asking twice leaves no trace."""
     loop = member()
     peer = as_u(loop).open(1, 2)
     loop.define("permission", "/", "u", patterns(None, nothing=True))
@@ -187,7 +187,7 @@ def test_a_queue_without_a_name_is_looked_at_by_the_shape_of_its_name_to_be() ->
 @pytest.mark.parametrize(
     "call", [call for call in CALLS if call.needed], ids=lambda call: call.name
 )
-def test_what_a_method_needs_is_said_before_anything_is_done(call: Call) -> None:
+def test_permissions_are_known_before_anything_is_done(call: Call) -> None:
     if call.name == "basic.publish":
         return
     loop = member()
@@ -201,7 +201,7 @@ def test_what_a_method_needs_is_said_before_anything_is_done(call: Call) -> None
     assert (repr(channel), loop.gateway.commands, loop.names) == (before, [], 0)
 
 
-def test_what_is_withdrawn_is_refused_from_then_on() -> None:
+def test_a_withdrawn_permission_counts_at_once() -> None:
     """G22."""
     loop = member()
     peer = Peer(loop)
@@ -222,7 +222,7 @@ def as_u(loop: Loop, vhost: str = "/") -> Peer:
     return peer
 
 
-def test_topic_permissions_look_at_each_key() -> None:
+def test_topic_permissions_check_each_key() -> None:
     loop = member()
     owner = loop.connect().open(1)
     owner.call(1, "exchange.declare", "t", "topic", False, False, False, False, False, {})
@@ -242,7 +242,7 @@ def test_topic_permissions_look_at_each_key() -> None:
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-def test_topic_permissions_look_at_the_keys_of_copies_too(header: str) -> None:
+def test_topic_permissions_check_the_keys_of_copies_too(header: str) -> None:
     loop = member()
     topic: Table = {"exchange": "amq.topic", "write": "^mine", "read": ""}
     loop.define("topic_permission", "/", "u", topic)
@@ -261,7 +261,7 @@ def test_topic_permissions_look_at_the_keys_of_copies_too(header: str) -> None:
 
 
 def test_the_name_of_a_user_is_no_expression() -> None:
-    """Whoever may make users could make one whose own keys are everybody's."""
+    """Otherwise an administrator of users could make one whose own keys match everybody's."""
     loop = member()
     topic: Table = {"exchange": "amq.topic", "write": "^{username}-{vhost}$", "read": ""}
     loop.define("user", "", ".*", loop.hashed("p"))
@@ -274,7 +274,7 @@ def test_the_name_of_a_user_is_no_expression() -> None:
     assert "access to topic 'other-/'" in refused("other-/")
 
 
-def test_an_exchange_that_becomes_a_topic_exchange_is_looked_at_from_then_on() -> None:
+def test_an_exchange_redeclared_as_topic_is_checked_at_once() -> None:
     loop = member()
     loop.define("topic_permission", "/", "u", {"exchange": "x", "write": "^$", "read": ""})
     peer = as_u(loop).open(1, 2)
@@ -303,8 +303,8 @@ def test_only_an_impersonator_names_another_user(tags: tuple[str, ...], is_good:
         )  # fmt: skip
 
 
-def test_the_broker_itself_may_pass_on_who_sent_a_message() -> None:
-    """A shovel to this cluster, without a user of its own: a link that logs in is looked at."""
+def test_the_broker_itself_may_pass_on_the_user_of_a_message() -> None:
+    """A shovel to this cluster without a user of its own; a link that logs in is checked."""
     loop = member()
     peer = Peer(loop)
     peer.client.connection.trust(SYSTEM)
@@ -316,7 +316,7 @@ def test_the_broker_itself_may_pass_on_who_sent_a_message() -> None:
 
 @pytest.mark.parametrize("user", ["guest", SYSTEM])
 def test_no_client_publishes_to_amq_failover(user: str) -> None:
-    """Whatever it may do otherwise: whoever listens there goes where it says."""
+    """Whatever else it may do: listeners connect to the addresses announced there."""
     peer = Peer(member())
     peer.client.connection.trust(user)
     peer.send(method(0, "connection.open", "/"))
@@ -333,7 +333,7 @@ def refused_open(peer: Peer) -> tuple[object, ...]:
     return peer.take()[-1].args
 
 
-def test_who_may_open_a_virtual_host() -> None:
+def test_which_virtual_hosts_a_user_may_open() -> None:
     loop = member()
     loop.define("vhost", "", "v", {"description": "", "tags": ()})
     assert refused_open(as_u(loop, "v")) == (
@@ -363,7 +363,7 @@ def test_limits_of_connections_and_channels() -> None:
     )
 
 
-def test_those_that_are_not_ordered_yet_count() -> None:
+def test_connections_not_yet_ordered_count() -> None:
     loop = member()
     loop.define("user_limit", "", "u", {"max-connections": 1})
     for answer in ("connection.open-ok", "connection.close"):
@@ -375,7 +375,7 @@ def test_those_that_are_not_ordered_yet_count() -> None:
 
 
 @pytest.mark.parametrize("what", ["user", "vhost"])
-def test_a_deleted_user_or_virtual_host_ends_its_connections(what: str) -> None:
+def test_deleting_a_user_or_virtual_host_ends_its_connections(what: str) -> None:
     loop = member()
     loop.define("vhost", "", "v", {"description": "", "tags": ()})
     loop.define("permission", "v", "u", dict.fromkeys(PERMISSIONS, ".*"))
@@ -390,8 +390,8 @@ def test_a_deleted_user_or_virtual_host_ends_its_connections(what: str) -> None:
         assert "v" not in loop.machine.vhosts
 
 
-def test_a_member_that_knows_no_users_sends_clients_on() -> None:
-    """It joins, and has no state yet: 403 would make clients give up."""
+def test_a_member_without_users_sends_clients_on() -> None:
+    """It joins, and has no state yet: a 403 would make clients give up."""
     loop = Loop()
     loop.outbox.fence()
     loop.machine.definitions["user"].clear()
@@ -404,8 +404,8 @@ def test_a_member_that_knows_no_users_sends_clients_on() -> None:
 LOADING = "member 'a' is loading its definitions: try again in a moment"
 
 
-def test_while_users_are_loaded_who_is_not_known_yet_is_to_try_again() -> None:
-    """403 would make clients give up, and in a moment they may be let in."""
+def test_while_users_are_loaded_an_unknown_user_is_asked_to_retry() -> None:
+    """A 403 would make clients give up, although they may be admitted a moment later."""
     loop = Loop()
     loop.machine.definitions["user"].clear()
     loop.gateway.admission.loading = LOADING
@@ -415,7 +415,7 @@ def test_while_users_are_loaded_who_is_not_known_yet_is_to_try_again() -> None:
 
 
 @pytest.mark.parametrize("vhost", ["/", "not-there"])
-def test_while_permissions_are_loaded_who_has_none_yet_is_to_try_again(vhost: str) -> None:
+def test_while_permissions_are_loaded_a_user_without_any_is_asked_to_retry(vhost: str) -> None:
     loop = member()
     loop.define("permission", "/", "u", None)
     loop.gateway.admission.loading = LOADING
@@ -424,8 +424,8 @@ def test_while_permissions_are_loaded_who_has_none_yet_is_to_try_again(vhost: st
     assert as_u(loop, vhost).take()[-1].args[0] == 530
 
 
-def test_an_exchange_deleted_just_before_is_no_way_around_permissions() -> None:
-    """Both methods come in one read: what is asked of the state is older than the first of them."""
+def test_deleting_an_exchange_just_before_does_not_evade_permissions() -> None:
+    """Both methods come in one read: the checked state is older than the first of them."""
     loop = member()
     loop.define("permission", "/", "u", {"configure": "^x$", "write": "", "read": ""})
     peer = as_u(loop).open(1)
@@ -437,7 +437,7 @@ def test_an_exchange_deleted_just_before_is_no_way_around_permissions() -> None:
     assert "x" not in loop.machine.vhosts["/"].exchanges
 
 
-def test_an_exchange_may_be_declared_again_as_it_is() -> None:
+def test_an_exchange_may_be_declared_again_unchanged() -> None:
     loop = member()
     owner = loop.connect().open(1)
     arguments: Table = {"alternate-exchange": "y"}
@@ -448,8 +448,8 @@ def test_an_exchange_may_be_declared_again_as_it_is() -> None:
     assert again == [("exchange.declare-ok",)]
 
 
-def test_keys_of_an_exchange_that_is_not_there_yet_are_looked_at() -> None:
-    """It may be declared by what stands before in the same read."""
+def test_keys_of_an_exchange_that_does_not_exist_yet_are_checked() -> None:
+    """An earlier method in the same read may declare it."""
     loop = member()
     loop.define("topic_permission", "/", "u", {"exchange": "t", "write": "^w", "read": "^r"})
     peer = as_u(loop).open(1)

@@ -1,5 +1,6 @@
-"""Clients that are sent away: one of them by an operator, or all of a member that is drained, or
-that is a backup in an active-passive cluster (G25)."""
+"""Clients that are sent away: one by an operator, or all clients of a member that is drained or is
+a backup in an active-passive cluster (G25).
+"""
 
 import pytest
 
@@ -19,7 +20,7 @@ def connected(loop: Loop) -> Peer:
     return peer
 
 
-def test_a_drained_member_closes_its_connections_and_lets_none_in() -> None:
+def test_a_drained_member_closes_its_connections_and_admits_none() -> None:
     loop = Loop()
     old = connected(loop)
     loop.gateway.drain("member 'a' is drained for maintenance; try amqp:tcp:b:5672")
@@ -37,7 +38,7 @@ def test_a_drained_member_closes_its_connections_and_lets_none_in() -> None:
     assert len(loop.machine.connections) == 1
 
 
-def test_a_client_that_waits_to_be_admitted_is_sent_away_too() -> None:
+def test_a_client_that_waits_for_admission_is_sent_away_too() -> None:
     loop = Loop()
     loop.outbox.fence()
     loop.gateway.admission.admit_waiting(soon=True)
@@ -51,7 +52,7 @@ def test_a_client_that_waits_to_be_admitted_is_sent_away_too() -> None:
     assert not loop.machine.connections
 
 
-def test_one_client_is_disconnected_and_what_it_held_returns() -> None:
+def test_a_disconnected_client_returns_its_messages() -> None:
     loop = Loop()
     one, other = connected(loop), connected(loop)
     one.client.peer = "192.0.2.1:50001"
@@ -72,7 +73,7 @@ def refusal(peer: Peer) -> tuple[object, ...]:
     return tuple(peer.take()[-1].args[:2])
 
 
-def test_a_backup_sends_clients_away_and_lets_none_in() -> None:
+def test_a_backup_sends_clients_away_and_admits_none() -> None:
     """G25."""
     loop = Loop()
     old = Peer(loop)
@@ -101,10 +102,10 @@ def test_a_backup_sends_clients_away_and_lets_none_in() -> None:
         ((), True, False),
     ],
 )
-def test_an_administrator_that_says_so_is_let_in(
+def test_a_client_that_declares_itself_an_administrator_is_admitted(
     tags: tuple[str, ...], says: bool | int | str, is_in: bool
 ) -> None:
-    """As Qpid's own tools do, by a property of the client."""
+    """As Qpid's own tools do, by a client property."""
     loop = Loop({"ada": "guest"})
     loop.define("user", "", "ada", Loop.hashed("guest", *tags))
     loop.gateway.stand_by(BACKUP, briefly=False)
@@ -114,7 +115,7 @@ def test_an_administrator_that_says_so_is_let_in(
     assert loop.gateway.counters["refused"] == (not is_in)
 
 
-def test_it_stays_when_its_member_becomes_a_backup() -> None:
+def test_an_administrator_stays_when_its_member_becomes_a_backup() -> None:
     loop = Loop()
     operator, client = Peer(loop), Peer(loop)
     operator.send(opening(properties={"qpid.ha-admin": True}), OPEN_CHANNEL)
@@ -125,8 +126,8 @@ def test_it_stays_when_its_member_becomes_a_backup() -> None:
     assert not client.client.conn
 
 
-def test_what_is_of_the_process_itself_is_let_in() -> None:
-    """A shovel, and what the management API does by AMQP: they have a purpose, and no socket."""
+def test_connections_of_the_process_itself_are_admitted() -> None:
+    """A shovel, and AMQP operations of the management API: they have a purpose and no socket."""
     loop = Loop()
     loop.gateway.stand_by(BACKUP, briefly=False)
     peer = Peer(loop)
@@ -135,7 +136,7 @@ def test_what_is_of_the_process_itself_is_let_in() -> None:
     assert peer.client.conn
 
 
-def test_a_client_waits_while_it_is_not_known_who_is_active() -> None:
+def test_a_client_waits_while_the_active_member_is_unknown() -> None:
     for reason, conn in (("", True), (BACKUP, False)):
         loop = Loop()
         loop.gateway.stand_by("member 'a' is a backup, and no member is active", briefly=True)
@@ -150,7 +151,7 @@ def test_a_client_waits_while_it_is_not_known_who_is_active() -> None:
         assert bool(peer.client.conn) is conn
 
 
-def test_who_has_waited_for_too_long_is_told_why() -> None:
+def test_a_client_that_has_waited_too_long_is_told_why() -> None:
     loop = Loop()
     loop.gateway.stand_by(BACKUP, briefly=True)
     peer = Peer(loop)
@@ -160,8 +161,8 @@ def test_who_has_waited_for_too_long_is_told_why() -> None:
     assert refusal(peer) == (320, f"CONNECTION_FORCED - {BACKUP}")
 
 
-def test_one_that_is_pending_holds_clients_also_in_no_primary_view() -> None:
-    """O5: until it is resolved, or for as long as they may take to log in; operators come in."""
+def test_a_pending_backup_holds_clients_even_without_a_primary() -> None:
+    """O5: until it is resolved, or for as long as a login may take; operators are admitted."""
     loop = Loop()
     loop.gateway.stand_by("member 'a' is pending", briefly=False, holds=True)
     peer, operator = Peer(loop), Peer(loop)
@@ -185,9 +186,9 @@ def test_one_that_is_pending_holds_clients_also_in_no_primary_view() -> None:
     assert refusal(late) == (320, "CONNECTION_FORCED - member 'a' is pending")
 
 
-def test_an_attempt_counts_while_it_is_looked_for_and_no_operators() -> None:
-    """O9: a client that tries to connect is seen; one that waits is looked at like a connected one,
-    as it may have been cut off since it came."""
+def test_watching_notices_attempts_of_clients_but_not_of_operators() -> None:
+    """O9: a client that tries to connect is noticed; one that waits is checked like a connected
+    one, as it may have been cut off meanwhile."""
     loop = Loop()
     gateway = loop.gateway
     gateway.stand_by(BACKUP, briefly=False)

@@ -1,4 +1,4 @@
-"""What a transaction says at once, before its commit."""
+"""Replies of a transaction before its commit."""
 
 from broker.machine.commands import NACK
 from tests.support.amqp_peer import method
@@ -6,7 +6,7 @@ from tests.support.gateway_loop import Loop, Peer
 
 
 def holding(count: int) -> Peer:
-    """A channel in a transaction that was given that many messages."""
+    """A channel in a transaction that holds this many messages."""
     peer = Loop().connect().open(1)
     peer.declare(1, "q")
     peer.publish(1, "q", *(b"%d" % n for n in range(1, count + 1)))
@@ -29,7 +29,7 @@ def test_an_unknown_tag_is_refused_at_once() -> None:
         )  # fmt: skip
 
 
-def test_what_the_transaction_has_settled_is_unknown() -> None:
+def test_tags_settled_in_the_transaction_are_unknown() -> None:
     for first, second in (
         (("basic.ack", 1, False), ("basic.ack", 1, False)),
         (("basic.ack", 1, False), ("basic.reject", 1, True)),
@@ -42,7 +42,7 @@ def test_what_the_transaction_has_settled_is_unknown() -> None:
         assert refusal(peer.call(1, *second))[:2] == ("channel.close", 406)
 
 
-def test_all_means_what_is_outstanding_when_it_is_said() -> None:
+def test_ack_all_covers_deliveries_outstanding_at_that_moment() -> None:
     peer = holding(2)
     assert peer.call(1, "basic.ack", 0, True) == []
     assert peer.call(1, "basic.ack", 0, True) == []
@@ -53,7 +53,7 @@ def test_all_means_what_is_outstanding_when_it_is_said() -> None:
     assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
 
 
-def test_all_means_those_before_one_that_was_settled_alone() -> None:
+def test_ack_all_covers_deliveries_before_one_settled_alone() -> None:
     peer = holding(4)
     peer.call(1, "basic.ack", 4, False)
     peer.call(1, "basic.ack", 2, False)
@@ -63,7 +63,7 @@ def test_all_means_those_before_one_that_was_settled_alone() -> None:
     assert peer.loop.machine.vhosts["/"].queues["q"].unacked == 0
 
 
-def test_all_means_nothing_when_each_was_settled_alone() -> None:
+def test_ack_all_covers_nothing_if_each_was_settled_alone() -> None:
     peer = holding(2)
     for tag in (2, 1):
         peer.call(1, "basic.ack", tag, False)
@@ -82,7 +82,7 @@ def test_a_rollback_makes_the_tags_known_again() -> None:
     assert peer.call(1, "basic.get", "q", True) == [("basic.get-ok", 3, True, "", "q", 0)]
 
 
-def test_recover_gives_back_what_the_transaction_has_not_settled() -> None:
+def test_recover_returns_what_the_transaction_has_not_settled() -> None:
     peer = holding(3)
     assert peer.call(1, "basic.ack", 2, False) == []
     assert peer.call(1, "basic.recover", True) == [("basic.recover-ok",)]
@@ -92,7 +92,7 @@ def test_recover_gives_back_what_the_transaction_has_not_settled() -> None:
     assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
 
 
-def test_a_recover_gives_back_once_however_often_it_is_asked_for() -> None:
+def test_repeated_recovers_return_messages_once() -> None:
     peer = holding(3)
     peer.call(1, "basic.ack", 3, False)
     recover = method(1, "basic.recover", True)

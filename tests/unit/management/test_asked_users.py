@@ -1,4 +1,4 @@
-"""The API of a member whose users come from a server: logins, virtual hosts, and what is done."""
+"""The API on a member whose users come from a server: logins, virtual hosts, and operations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(work: Callable[[Http, Server], Awaitable[None]]) -> None:
     asyncio.run(serve())
 
 
-def test_the_server_says_who_uses_the_api_with_which_tags() -> None:
+def test_the_server_decides_who_may_use_the_api_and_with_which_tags() -> None:
     async def work(http: Http, wire: Server) -> None:
         found = await http.ask("GET", "/api/whoami", login=ADA)
         assert json.loads(found.body) == {"name": "ada", "tags": ["administrator"]}
@@ -61,7 +61,7 @@ def test_the_server_says_who_uses_the_api_with_which_tags() -> None:
     run(work)
 
 
-def test_a_user_of_the_server_sees_the_virtual_hosts_that_it_lets_him_enter() -> None:
+def test_a_user_of_the_server_sees_the_virtual_hosts_it_may_enter() -> None:
     async def work(http: Http, _: Server) -> None:
         for login, vhosts in ((ADA, ["/", "another", "his"]), (BOB, ["his"])):
             found = await http.ask("GET", "/api/vhosts", login=login)
@@ -72,7 +72,7 @@ def test_a_user_of_the_server_sees_the_virtual_hosts_that_it_lets_him_enter() ->
     run(work)
 
 
-def test_what_the_api_does_for_a_user_of_the_server_the_server_is_asked_for() -> None:
+def test_operations_for_a_user_of_the_server_are_asked_of_the_server() -> None:
     async def work(http: Http, wire: Server) -> None:
         queue = json.dumps({"durable": True})
         assert (await http.ask("PUT", "/api/queues/his/q", queue, ADA)).status == 201

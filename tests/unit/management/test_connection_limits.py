@@ -1,4 +1,4 @@
-"""What a client of the API may hold before it says anything sensible: sockets and time."""
+"""The sockets and the time that a client of the API may take before it sends a valid request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Clients:
         return int((await link[0].readline()).split()[1])
 
     async def never_read(self, link: Link, sent: bytes) -> None:
-        """Ask for more than the socket holds, read nothing, and wait until the place is free."""
+        """Request more than the socket holds, read nothing, and wait until the place is free."""
         server = self.connections
         (one,) = server._sockets.values()
         assert one._raw is not None
@@ -115,7 +115,7 @@ def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_one_address_may_have_so_many(
+def test_connections_of_one_address_are_bounded(
     loop: str, encrypted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "CONNECTIONS_OF_ADDRESS_MAX", 3)
@@ -123,13 +123,13 @@ def test_one_address_may_have_so_many(
     async def work(clients: Clients) -> None:
         links = [await clients.connect() for _ in range(3)]
         assert [await clients.status(link) for link in links] == [401] * 3
-        with suppress(ConnectionError) if encrypted else nullcontext():  # it cannot be told
+        with suppress(ConnectionError) if encrypted else nullcontext():  # its address is unknown
             refused = await clients.connect()
             assert await clients.status(refused, b"") == 503
             assert b"there are 3 connections of 127.0.0.1" in await refused[0].read()
         assert clients.connections.counters["refused_of_address"] == 1
         links[0][1].close()
-        for _ in range(3000):  # until the server knows that one of them is gone
+        for _ in range(3000):  # until the server knows that one of them has ended
             if clients.connections.limits.connections == 2:
                 assert await clients.status(await clients.connect()) == 401
                 return
@@ -139,9 +139,7 @@ def test_one_address_may_have_so_many(
     run(loop, work, contexts(tmp_path) if encrypted else None)
 
 
-def test_a_network_of_ipv6_counts_as_one_address(
-    loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ipv6_network_counts_as_one_address(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "CONNECTIONS_OF_ADDRESS_MAX", 2)
     hosts = iter(("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"))
     monkeypatch.setattr(limits, "host_of", lambda _: next(hosts))
@@ -155,7 +153,7 @@ def test_a_network_of_ipv6_counts_as_one_address(
     run(loop, work)
 
 
-def test_all_together_may_have_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_connections_together_are_bounded(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "CONNECTIONS_MAX", 2)
 
     async def work(clients: Clients) -> None:
@@ -178,12 +176,12 @@ def test_a_head_that_does_not_come_in_time(
     async def work(clients: Clients) -> None:
         reader, writer = await clients.connect()
         writer.write(sent)
-        assert await reader.read() == b""  # it is closed, and nothing was said
+        assert await reader.read() == b""  # it is closed without an answer
 
     run(loop, work)
 
 
-def test_a_connection_that_is_kept_alive_is_closed_when_nothing_follows(
+def test_an_idle_keep_alive_connection_is_closed(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "REAP_S", 0.02)
@@ -199,7 +197,7 @@ def test_a_connection_that_is_kept_alive_is_closed_when_nothing_follows(
     run(loop, work)
 
 
-def test_a_handshake_that_does_not_come_in_time_is_not_counted_for_ever(
+def test_an_unfinished_handshake_does_not_count_for_ever(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HANDSHAKE_S", 0.05)
@@ -218,10 +216,10 @@ def test_a_handshake_that_does_not_come_in_time_is_not_counted_for_ever(
     run(loop, work, contexts(tmp_path))
 
 
-def test_a_handshake_that_failed_is_not_counted_any_more(
+def test_a_failed_handshake_no_longer_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a few clients that speak no TLS keep all others out, without a password."""
+    """Otherwise a few clients without TLS would keep all others out, without a password."""
     monkeypatch.setattr(service, "CONNECTIONS_MAX", 2)
 
     async def work(clients: Clients) -> None:
@@ -240,7 +238,7 @@ def test_a_handshake_that_failed_is_not_counted_any_more(
 def test_handshakes_of_one_address_leave_room_for_others(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sockets that connect and say nothing, as many as one host likes to open."""
+    """Sockets that connect and send nothing, as many as one host cares to open."""
     monkeypatch.setattr(limits, "HANDSHAKES_MAX", 4)
     hosts = iter(("192.0.2.1",) * 3 + ("192.0.2.2",))
     monkeypatch.setattr(limits, "host_of", lambda _: next(hosts))
@@ -251,7 +249,7 @@ def test_handshakes_of_one_address_leave_room_for_others(
             await clients.connect()
         reader, _ = await clients.connect()
         with suppress(ConnectionResetError):
-            assert await reader.read() == b""  # closed at once: two of it have said nothing yet
+            assert await reader.read() == b""  # closed: two are silent already
         assert clients.connections.counters["refused_negotiating"] == 1
         clients.tls = tls
         assert await clients.status(await clients.connect()) == 401
@@ -260,8 +258,8 @@ def test_handshakes_of_one_address_leave_room_for_others(
 
 
 def read_late(port: int, tls: ssl.SSLContext, sent: bytes) -> bytes:
-    """What a client gets that begins to read late.  With a socket of its own: a stream of uvloop
-    over TLS drops what its reader has not taken yet when the end of the connection comes."""
+    """What a client gets that starts to read late. It uses a socket of its own: a stream of uvloop
+    over TLS drops unread data when the end of the connection arrives."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=30) as raw,
         tls.wrap_socket(raw, server_hostname="localhost", suppress_ragged_eofs=False) as link,
@@ -272,7 +270,7 @@ def read_late(port: int, tls: ssl.SSLContext, sent: bytes) -> bytes:
 
 
 def test_a_large_reply_to_a_slow_reader_over_tls(loop: str, tmp_path: Path) -> None:
-    """What goes out waits for the client, and arrives whole."""
+    """The output waits for the client, and arrives whole."""
     asked = b"GET /app.js HTTP/1.1\r\nHost: x\r\n\r\n" * 200
     asked += b"GET /api/overview HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
@@ -285,10 +283,10 @@ def test_a_large_reply_to_a_slow_reader_over_tls(loop: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_who_never_reads_a_reply_does_not_keep_a_place_for_ever(
+def test_a_client_that_never_reads_a_reply_loses_its_place(
     loop: str, encrypted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a password: replies that are not read would keep a connection that is closed."""
+    """Even without a password: unread replies would keep a closed connection open."""
     monkeypatch.setattr(limits, "REAP_S", 0.02)
 
     async def work(clients: Clients) -> None:
@@ -301,10 +299,10 @@ def test_who_never_reads_a_reply_does_not_keep_a_place_for_ever(
     run(loop, work, contexts(tmp_path) if encrypted else None)
 
 
-def test_who_never_reads_a_reply_of_the_port_for_metrics(
+def test_a_client_of_the_metrics_port_that_never_reads_loses_its_place(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks for no login, so that anybody could have all its places for ever."""
+    """The port asks for no login, so anybody could hold all its places for ever."""
     for limit in ("REAP_S", "IDLE_S", "READING_S"):
         monkeypatch.setattr(limits, limit, 0.05)
 
@@ -328,8 +326,8 @@ def test_who_never_reads_a_reply_of_the_port_for_metrics(
 
 
 def test_a_body_that_does_not_come_in_time(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has not logged in is refused at once, and so is what is too large: neither is waited for;
-    a body that stops half way is, for as long as a request may take."""
+    """A request without a login, or too large, is refused at once, without waiting for its body; a
+    body that stops half way is waited for as long as a request may take."""
     login = b"Authorization: Basic %b\r\n" % base64.b64encode(b"guest:guest")
 
     async def work(clients: Clients) -> None:

@@ -1,4 +1,6 @@
-"""The health checks of certificates, at a clock of its own, and of who may be stopped."""
+"""The health checks: expiry of certificates (with a clock of its own), readiness, and which members
+may be stopped.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ NOW = 1_790_000_000.0
 def asked(
     within: str, unit: str, ends_at: float | None, warning: str | None = None
 ) -> tuple[int, object]:
-    """Status and body of the check, of a member with such a certificate; with neither, of one
-    without TLS."""
+    """Status and body of the check, for a member with this certificate; with neither argument, for
+    one without TLS."""
     tls = None
     if ends_at is not None or warning is not None:
         tls = SimpleNamespace(ends_at=ends_at, warning=warning)
@@ -42,13 +44,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         ("30", "days", 31, 200), ("1", "years", 366, 503), ("0", "days", -1, 503),
     ],
 )  # fmt: skip
-def test_a_certificate_that_ends_in_that_time(
+def test_a_certificate_that_expires_within_the_time(
     within: str, unit: str, days_left: float, status: int
 ) -> None:
     assert asked(within, unit, NOW + days_left * DAY)[0] == status
 
 
-def test_the_member_and_the_end_are_named() -> None:
+def test_the_member_and_the_expiry_are_named() -> None:
     assert asked("1", "weeks", NOW)[1] == {
         "status": "failed",
         "reason": "Certificates expiring",
@@ -56,11 +58,11 @@ def test_the_member_and_the_end_are_named() -> None:
     }
 
 
-def test_a_member_without_tls_has_none_that_ends() -> None:
+def test_a_member_without_tls_has_no_certificate_to_expire() -> None:
     assert asked("1", "years", None) == (200, {"status": "ok"})
 
 
-def test_a_certificate_whose_end_nobody_knows_is_not_well() -> None:
+def test_a_certificate_of_unknown_expiry_fails_the_check() -> None:
     warning = "clients will not take the certificate: unsuitable certificate purpose"
     assert asked("1", "days", None, warning) == (
         503,
@@ -81,7 +83,7 @@ def test_a_certificate_whose_end_nobody_knows_is_not_well() -> None:
         (True, "", "drained", "This member is drained"),
     ],
 )
-def test_clients_are_sent_to_a_member_that_serves_them(
+def test_a_member_is_ready_only_if_it_serves_clients(
     *, serving: bool, standby: str, drained: str, reason: str
 ) -> None:
     admission = SimpleNamespace(standby=standby, drained=drained)
@@ -96,7 +98,7 @@ def test_clients_are_sent_to_a_member_that_serves_them(
 
 
 @pytest.mark.parametrize(("within", "unit"), [("x", "weeks"), ("-1", "days"), ("1", "hours")])
-def test_a_time_that_is_none(within: str, unit: str) -> None:
+def test_an_invalid_period_is_refused(within: str, unit: str) -> None:
     with pytest.raises(Problem, match="days, weeks, months, years") as refused:
         asked(within, unit, None)
     assert refused.value.status == 400
@@ -110,8 +112,8 @@ def test_a_time_that_is_none(within: str, unit: str) -> None:
         (("a", "b", "@pair=b"), "a", 503), (("a", "b", "@pair=b", "@away=b"), "ab", 503),
     ],
 )  # fmt: skip
-def test_who_may_be_stopped(voters: tuple[str, ...], level: str, status: int) -> None:
-    """Whoever leaves others behind that go on; the other one of a pair does."""
+def test_which_members_may_be_stopped(voters: tuple[str, ...], level: str, status: int) -> None:
+    """A member may be stopped if the others can go on without it; one of a pair may."""
     controller = SimpleNamespace(
         promise=SimpleNamespace(voters=voters),
         primary=SimpleNamespace(caught_up_names=frozenset(level)),

@@ -1,4 +1,4 @@
-"""What an import says about virtual hosts that no administrator may enter."""
+"""The hint of an import about virtual hosts that no administrator may enter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.management.resources.transfer import Import
 from tests.support.gateway_loop import PERMISSIONS, Loop
 
 
-def test_it_names_the_command_that_opens_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_hint_names_the_command_that_grants_access(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
     for name in ("shut", "open"):
         loop.define("vhost", "", name, {"description": "", "tags": ()})

@@ -1,4 +1,4 @@
-"""A large body is read bit by bit, to the same value as at once, and refused alike."""
+"""A large body is parsed in steps, with the same value and the same errors as in one go."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = st.recursive(
 
 
 def read(text: bytes, part: int = 1 << 16, values_max: int = 1 << 30) -> tuple[Json, int]:
-    """The value, and in how many steps."""
+    """The value, and the number of steps."""
     reading = json_reader.read(
         [text[start : start + part] for start in range(0, len(text), part)], values_max
     )
@@ -35,7 +35,7 @@ def read(text: bytes, part: int = 1 << 16, values_max: int = 1 << 30) -> tuple[J
 
 @settings(max_examples=60)
 @given(VALUES, st.booleans(), st.integers(1, 7))
-def test_any_value_is_read_as_at_once(value: object, ascii_only: bool, part: int) -> None:
+def test_any_value_is_read_as_in_one_go(value: object, ascii_only: bool, part: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=part % 2 or None)
     found, _ = read(text.encode("utf-8", "surrogatepass"), part)
     assert found == value
@@ -43,7 +43,7 @@ def test_any_value_is_read_as_at_once(value: object, ascii_only: bool, part: int
 
 @settings(max_examples=60)
 @given(VALUES, st.integers(0, 200), st.sampled_from(b'{}[]",:\\0x -'))
-def test_broken_texts_are_refused_as_at_once(value: object, at: int, mark: int) -> None:
+def test_broken_texts_are_refused_as_in_one_go(value: object, at: int, mark: int) -> None:
     text = bytearray(json.dumps([value, {"a": value}]).encode())
     text[at % len(text)] = mark
     try:
@@ -65,15 +65,15 @@ def test_a_long_text_is_read_in_pieces(letter: str, shift: int) -> None:
     assert steps >= len(json.dumps(value)) // STEP_CHARACTERS
 
 
-def test_space_is_no_long_step() -> None:
-    """Twenty megabytes of it are nothing that anybody means, and were one step of 80 ms."""
+def test_white_space_makes_no_long_step() -> None:
+    """No client sends twenty megabytes of it on purpose; it was one step of 80 ms."""
     for text in (b" " * (SPACE_MAX + 1) + b"[]", b"[1," + b"\n" * (SPACE_MAX + 1) + b"2]"):
         with pytest.raises(BadJson, match="more than 65536 spaces at character"):
             read(text)
     some = b" " * SPACE_MAX
     found, steps = read(b"[" + b",".join(some + b"1" + some for _ in range(10)) + b"]")
     assert found == [1] * 10
-    assert steps >= 30  # of which 20 read the bytes
+    assert steps >= 30  # of which 20 decode the bytes
 
 
 def test_many_values_take_many_steps() -> None:
@@ -95,6 +95,6 @@ def test_many_values_take_many_steps() -> None:
      (b'{"a" 1}', "':' is expected"), (b"[1 2]", "',' or ']' is expected"),
      (b"[" + b"9" * 5000 + b"]", "a value is expected"), (b"", "a value is expected")],
 )  # fmt: skip
-def test_what_is_refused(text: bytes, said: str) -> None:
+def test_invalid_json_is_refused(text: bytes, said: str) -> None:
     with pytest.raises(BadJson, match=said):
         read(text, values_max=100)

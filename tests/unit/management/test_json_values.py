@@ -1,4 +1,4 @@
-"""JSON from requests: what would take too long to read is refused before it is."""
+"""JSON in requests: a text that would take too long to parse is refused first."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from broker.management.json_values import DEPTH_MAX, BadJson, parse
     [b"[" + b",".join([b"{}"] * 200) + b"]", b'["' + b'","' * 200 + b'"]',
      b"[" * 200, b'{"a":1,' * 200],
 )  # fmt: skip
-def test_more_values_than_are_taken(text: bytes) -> None:
+def test_too_many_values_are_refused(text: bytes) -> None:
     with pytest.raises(BadJson, match="more than 100 values"):
         parse(text, 100)
 
 
-def test_what_stands_in_a_text_counts_as_one() -> None:
+def test_values_inside_a_string_count_as_one() -> None:
     body = {"payload": json.dumps([{"a": [1, 2], "b": '"'}] * 500)}
     assert parse(json.dumps(body).encode(), 100) == body
 
 
-def test_a_text_without_an_end_is_looked_at_once() -> None:
+def test_an_unterminated_string_is_scanned_once() -> None:
     """Not again from each quotation mark on: that would take hours."""
     with pytest.raises(BadJson, match="no JSON"):
         parse(b",[" * 60 + b'"' + b'\\"' * 500_000, 200)
 
 
-def test_a_number_may_be_a_text_of_digits_and_nothing_else() -> None:
+def test_a_number_may_be_a_string_of_digits_and_nothing_else() -> None:
     assert [number_field({"n": one}, "n") for one in (5, "5", "-5")] == [5, 5, -5]
     for wrong in ("\N{SUPERSCRIPT TWO}", "--5", "5-", "", " 5", "9" * 19, True, 1.5, None):
         with pytest.raises(Problem, match="n is not a number"):

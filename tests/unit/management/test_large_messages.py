@@ -1,4 +1,4 @@
-"""Messages of some megabytes over HTTP: whole on both ways, and made in slices."""
+"""Messages of some megabytes over HTTP: whole in both directions, and encoded in slices."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ def test_a_text() -> None:
     assert row["payload_bytes"] == len(TEXT.encode())
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_bytes_that_are_not_text() -> None:
     text = base64.b64encode(BINARY).decode()
     row = exchange({"payload": text, "payload_encoding": "base64"}, {})
     assert (row["payload"], row["payload_encoding"]) == (text, "base64")
 
 
-def test_a_text_that_is_cut_within_a_letter_is_shown_in_base64() -> None:
+def test_a_text_cut_within_a_character_is_shown_in_base64() -> None:
     row = exchange({"payload": TEXT}, {"truncate": 5})
     assert row["payload"] == base64.b64encode(TEXT.encode()[:5]).decode()
     assert row["payload_bytes"] == len(TEXT.encode())
 
 
-def test_base64_that_ends_before_its_end_is_refused() -> None:
+def test_incomplete_base64_is_refused() -> None:
     piece = base64.b64encode(b"x" * (messages.PIECE // 4 * 3 - 1)).decode()
     with pytest.raises(AssertionError, match="no base64"):
         exchange({"payload": piece + piece, "payload_encoding": "base64"}, {})
 
 
-def test_the_loop_turns_while_bodies_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice is over at once here, so each piece is followed by a turn."""
+def test_the_loop_runs_while_bodies_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a slice has no time at all, so each piece is followed by a turn of the loop."""
     turns = 0
     sleep = asyncio.sleep
 
@@ -86,7 +86,7 @@ def test_the_loop_turns_while_bodies_are_made(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_reply_with_messages_has_the_time_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be taken out of the queue already: a slow reader is to get all of them."""
+    """They may already have been taken from the queue: a slow reader must get all of them."""
     given: list[float] = []
     timeout = asyncio.timeout
 
@@ -101,7 +101,9 @@ def test_a_reply_with_messages_has_the_time_of_a_list(monkeypatch: pytest.Monkey
     assert given == of_publish + of_get
 
 
-def test_no_error_stands_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_puts_no_error_into_the_middle_of_a_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def run() -> bytes:
         async with Http() as http:
             member = ApiMember()
@@ -120,7 +122,7 @@ def test_no_error_stands_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatc
                 b"Content-Length: %d\r\n\r\n%b" % (login, len(body), body)
             )
             limits = http.server.connections.limits
-            for there in (2, 1):  # it comes, and is given up while it reads nothing
+            for there in (2, 1):  # the reply starts, and is given up while the client reads nothing
                 while limits.connections != there:  # noqa: ASYNC110 (it tells nobody)
                     await asyncio.sleep(0.01)
             got = bytearray()
@@ -135,8 +137,8 @@ def test_no_error_stands_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatc
     assert got.count(b"HTTP/1.1") <= 1
 
 
-def test_many_names_of_users_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)  # each is over at once
+def test_many_user_names_are_checked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)  # each slice ends at once
     turns = 0
 
     async def count() -> None:

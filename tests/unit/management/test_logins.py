@@ -1,4 +1,4 @@
-"""Who asks: logins that are kept for a moment, and a member that knows no users yet."""
+"""Logins of the API: cached for a moment; and a member that knows no users yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.management.access import KEPT_S, Logins
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its clock goes only by what is slept."""
+    """Its clock advances only by sleeping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.at
 
 
-def test_a_login_whose_check_took_long_is_kept_as_long() -> None:
+def test_a_slow_login_is_cached_as_long_as_a_fast_one() -> None:
     loop = VirtualLoop()
     asked = []
 
@@ -49,8 +49,8 @@ def test_a_member_without_any_state_knows_no_users() -> None:
     assert access.has_state
 
 
-def test_a_kept_login_is_of_one_user_with_one_password() -> None:
-    """However the two are cut: a NUL may be in either."""
+def test_a_cached_login_is_of_one_user_with_one_password() -> None:
+    """However the two are separated: either may contain a NUL."""
     asked: list[tuple[str, str]] = []
 
     async def check(user: str, password: str, _address: str) -> Login:

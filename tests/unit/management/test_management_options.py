@@ -1,4 +1,4 @@
-"""Where the management API listens, as an operator says it."""
+"""Where the management API listens, by the operator's options."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def read(**given: str) -> ManagementOptions:
     return read_management_options(text, "127.0.0.1", 5672)
 
 
-def test_the_default_is_beside_the_client_port_and_not_over_tls() -> None:
+def test_the_default_is_a_port_next_to_the_clients_without_tls() -> None:
     found = read()
     assert (found.interface, found.port, found.chosen) == ("127.0.0.1", 15672, False)
     assert (found.tls_port, found.prometheus) == (None, None)
 
 
-def test_over_tls_alone() -> None:
+def test_over_tls_only() -> None:
     found = read(management_port="off", management_tls_port="15671", tls_cert="server.pem")
     assert (found.port, found.tls_port) == (None, 15671)
 
@@ -35,7 +35,7 @@ def test_over_tls_alone() -> None:
         ({"management_interface": "a b"}, "management-interface", "not a host name"),
     ],
 )
-def test_what_cannot_be_is_said_with_the_option(
+def test_an_impossible_value_is_reported_with_its_option(
     given: dict[str, str], option: str, why: str
 ) -> None:
     with pytest.raises(OptionError, match=why) as refused:

@@ -1,4 +1,4 @@
-"""Texts and sizes that only one of AMQP and JSON has, in requests of the API."""
+"""Requests with texts and sizes that only one of AMQP and JSON can represent."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def answered(*requests: tuple[str, str, str | None], published: bytes = b"\0\0")
 
 
 @pytest.mark.parametrize("more", [-8, -7, 0, 1, 200_000, codec.RECEIVED_BYTES_MAX])
-def test_a_message_is_shown_however_long_its_headers_have_become(more: int) -> None:
-    """A header frame may have the agreed size without the octets around it, and the broker adds
-    headers to it; what it cannot read in its own output would stop the member."""
+def test_a_message_is_shown_even_if_its_headers_exceed_a_frame(more: int) -> None:
+    """A header frame may have the agreed size without its framing octets, and the broker adds
+    headers to it. Output of its own that the broker could not read would stop the member."""
     bare = len(codec.encode_properties({"headers": {"a": ""}})) + 12
     text = "x" * (codec.FRAME_MAX_BYTES - bare + more)
     properties = codec.encode_properties({"headers": {"a": text}})
@@ -44,7 +44,7 @@ def test_a_message_is_shown_however_long_its_headers_have_become(more: int) -> N
     assert queues.status == 200
 
 
-def test_a_property_that_is_no_text_is_shown_in_base64() -> None:
+def test_a_property_that_is_not_text_is_shown_in_base64() -> None:
     (got,) = answered(
         ("POST", "/api/queues/%2F/q/get", GET),
         published=codec.encode_properties({"correlation_id": b"\xff\xfe", "type": "t"}),
@@ -80,7 +80,7 @@ LIST = "/api/queues?page=1&page_size=" + "0" * 19 + "1"
         ("GET", LIST + "0" * 5000, None),
     ],
 )
-def test_what_amqp_cannot_have_is_refused_and_is_no_fault_of_the_broker(
+def test_values_amqp_cannot_represent_are_refused_as_client_errors(
     method: str, path: str, body: str | None
 ) -> None:
     if body is not None:

@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: every path and method, as every kind of user, all cells."""
+"""Permissions over HTTP: every path and method as every kind of user, all cells."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STRANGERS = ("", "asker:wrong", "nobody:pw")
 
 
 class Asker(NamedTuple):
-    """Who asks."""
+    """The requesting user."""
 
     tag: str
     permission: str
@@ -59,7 +59,7 @@ class Asker(NamedTuple):
 
 
 def member(asker: Asker) -> ApiMember:
-    """A member with one of everything, and the user who asks."""
+    """A member with one of everything, and the requesting user."""
     made = ApiMember()
     for name in (VHOST, "empty"):
         made.define("vhost", "", name, {"description": "", "tags": ()})
@@ -101,7 +101,7 @@ def member(asker: Asker) -> ApiMember:
 
 
 def kept(made: ApiMember) -> tuple[object, ...]:
-    """What nobody may change without permission."""
+    """The state that nobody may change without permission."""
     vhost = made.machine.vhosts.get(VHOST)
     return (
         repr(made.machine.definitions), list(made.asked),
@@ -132,7 +132,7 @@ def expected(one: Demand, who: Asker) -> int:
 
 
 def changes(one: Demand, who: Asker) -> bool:
-    """Whether this request is to change something."""
+    """Whether this request may change something."""
     if one.method == "GET" or expected(one, who) != one.good:
         return False
     return one.vhost != OWN or who.identity.administers
@@ -156,14 +156,14 @@ def askers() -> Iterator[Asker]:
 
 
 async def ask_all(who: Asker) -> list[str]:
-    """What differs from the table."""
+    """The differences from the table."""
     wrong: list[str] = []
     async with Http() as http:
         made = member(who)
         await http.serve(made)
         for one in DEMANDS:
             if who.permission not in ANY and not one.amqp:
-                continue  # which one it is, nothing asks
+                continue  # nothing checks this permission
             path, before = path_of(one, made), kept(made)
             found = await http.ask(one.method, path, one.body, "asker:pw")
             wanted = expected(one, who)
@@ -187,14 +187,14 @@ def test_every_path_and_method_is_in_the_table() -> None:
     assert len(DEMANDS) == len(routes)
 
 
-def test_each_kind_of_user_may_do_what_the_table_says_and_no_more() -> None:
+def test_each_kind_of_user_may_do_exactly_what_the_table_says() -> None:
     async def run() -> list[str]:
         return [line for who in askers() for line in await ask_all(who)]
 
     assert asyncio.run(run()) == []
 
 
-def test_strangers_may_ask_the_orchestrators_checks_and_nothing_else() -> None:
+def test_only_the_orchestrators_checks_need_no_login() -> None:
     async def run() -> None:
         async with Http() as http:
             made = member(Asker("administrator", "all"))
@@ -212,7 +212,7 @@ def test_strangers_may_ask_the_orchestrators_checks_and_nothing_else() -> None:
     asyncio.run(run())
 
 
-def test_metrics_are_for_who_monitors() -> None:
+def test_metrics_are_for_users_who_monitor() -> None:
     async def run() -> None:
         async with Http() as http:
             for tag, path in product(TAGS, ("/metrics", "/metrics/per-object")):

@@ -1,4 +1,4 @@
-"""What a queue shows of the memory that it takes at the member that is asked."""
+"""The memory that a queue takes on the asked member."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ def shown(queue: Queue) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("limit", "in_pages"), [(None, 0), (0, 7 * BLOCK_MESSAGES)])
-def test_what_is_in_memory_and_what_in_pages_are_all_messages(
-    limit: int | None, in_pages: int
-) -> None:
-    """The ends of a queue are in memory."""
+def test_messages_in_memory_and_in_pages_are_all_messages(limit: int | None, in_pages: int) -> None:
+    """The two ends of a queue are in memory."""
     rig = Rig()
     rig.machines = {"a": Machine("a", None if limit is None else pager(limit_bytes=limit))}
     rig.activate()
@@ -56,7 +54,7 @@ def test_an_empty_queue_takes_little() -> None:
     }  # fmt: skip
 
 
-def test_of_a_stream_what_readers_hold_is_counted_once() -> None:
+def test_stream_messages_held_by_readers_count_once() -> None:
     rig = Rig()
     client = rig.client()
     client.queue("q", {"x-queue-type": "stream"})

@@ -1,4 +1,4 @@
-"""Whom a shovel may move messages for: its ends at this cluster ask nobody for a password."""
+"""Whose messages a shovel may move: its ends in this cluster ask for no password."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ FAR = "amqp://far"
 
 
 def member() -> ApiMember:
-    """`ada` makes policies and may enter A and C; who monitors besides sees all; `root` may all."""
+    """`ada` sets policies and may enter A and C; a user who also monitors sees all; `root` may
+    all."""
     made = ApiMember()
     for name in ("A", "B", "C"):
         made.define("vhost", "", name, {"description": "", "tags": ()})
@@ -46,7 +47,7 @@ def member() -> ApiMember:
         ("root", "amqp://ada@/B", 201, ""),
     ],
 )
-def test_a_definition_reaches_no_farther_than_who_sets_it(
+def test_a_definition_reaches_no_farther_than_the_user_who_sets_it(
     user: str, source: str | Sequence[str], status: int, said: str
 ) -> None:
     async def run() -> None:
@@ -70,7 +71,7 @@ def test_a_definition_reaches_no_farther_than_who_sets_it(
     asyncio.run(run())
 
 
-def test_documents_of_definitions_are_an_administrators() -> None:
+def test_documents_of_definitions_need_an_administrator() -> None:
     async def run() -> None:
         async with Http() as http:
             made = member()

@@ -36,7 +36,7 @@ def member() -> ApiMember:
     return made
 
 
-def test_a_stream_is_shown_with_its_offsets_its_retention_and_its_readers() -> None:
+def test_a_stream_is_shown_with_offsets_retention_and_readers() -> None:
     async def run() -> None:
         async with Http() as http:
             await http.serve(member())
@@ -73,7 +73,7 @@ def test_a_stream_is_shown_with_its_offsets_its_retention_and_its_readers() -> N
     asyncio.run(run())
 
 
-def test_a_queue_is_shown_with_who_browses_it_and_with_its_groups() -> None:
+def test_a_queue_is_shown_with_its_browsers_and_groups() -> None:
     async def run() -> None:
         made = member()
         client = made.client("root", "/", conn=1001)
@@ -126,10 +126,10 @@ def test_a_queue_is_shown_with_who_browses_it_and_with_its_groups() -> None:
     asyncio.run(run())
 
 
-def test_a_scrape_counts_those_that_browse() -> None:
+def test_a_scrape_counts_browsers() -> None:
     seen = Observed()
     client = seen.rig.client()
-    for queue in ("q", "q2", "q3"):  # one of them is this member's to report
+    for queue in ("q", "q2", "q3"):  # this member reports one of them
         client.queue(queue)
         client.consume(queue, queue, 1, {"x-filter-no-consume": True})
         client.consume(queue, f"{queue} too", 1)
@@ -144,7 +144,7 @@ def test_a_scrape_counts_those_that_browse() -> None:
 def test_a_scrape_counts_groups() -> None:
     seen = Observed()
     client = seen.rig.client()
-    for queue in ("q", "q2", "q3"):  # one of them is this member's to report
+    for queue in ("q", "q2", "q3"):  # this member reports one of them
         client.queue(queue, {"qpid.group_header_key": "g"})
         for group in "abc":
             properties = codec.encode_properties({"headers": {"g": group}})
@@ -161,10 +161,10 @@ def test_a_scrape_counts_groups() -> None:
     assert all("plain" not in line for line in found)
 
 
-def test_a_scrape_has_the_offsets_of_streams_only() -> None:
+def test_only_streams_have_offsets_in_a_scrape() -> None:
     seen = Observed()
     client = seen.rig.client()
-    for queue in ("log", "log2", "log3"):  # one of them is this member's to report
+    for queue in ("log", "log2", "log3"):  # this member reports one of them
         client.queue(queue, {"x-queue-type": "stream"})
         for _ in range(5):
             client.publish(queue)

@@ -1,1 +1,1 @@
-"""What is published, and by whom."""
+"""Publishing of large messages."""

@@ -30,7 +30,7 @@ def test_a_large_message_is_many_small_commands_and_comes_back_whole() -> None:
     assert (got.method, got.body) == ("basic.get-ok", WHOLE)
 
 
-def test_an_operator_says_how_large_a_message_may_be() -> None:
+def test_an_operator_limits_the_size_of_messages() -> None:
     loop = Loop()
     loop.gateway.limits = Limits(message_bytes_max=2_000_000)
     peer = connected(loop)
@@ -42,7 +42,7 @@ def test_an_operator_says_how_large_a_message_may_be() -> None:
     assert loop.machine.unfinished == {}
 
 
-def test_a_transaction_has_it_whole() -> None:
+def test_a_transaction_publishes_a_large_message_whole() -> None:
     loop = Loop()
     peer = connected(loop)
     peer.call(1, "tx.select")
@@ -53,7 +53,7 @@ def test_a_transaction_has_it_whole() -> None:
     assert bodies == [WHOLE, b"small"]
 
 
-def test_a_transaction_refuses_it_before_it_is_whole() -> None:
+def test_a_transaction_refuses_a_large_message_before_it_is_complete() -> None:
     peer = connected(Loop())
     peer.call(1, "tx.select")
     stream = publish(1, "", "q", bytes(TX_BYTES_MAX + (4 << 20)))
@@ -62,7 +62,7 @@ def test_a_transaction_refuses_it_before_it_is_whole() -> None:
     assert peer.client.transaction_bytes == 0
 
 
-def test_during_an_alarm_parts_wait_in_their_place() -> None:
+def test_during_an_alarm_parts_wait_in_order() -> None:
     loop = Loop()
     peer = connected(loop)
     loop.gateway.block("no space")
@@ -74,7 +74,7 @@ def test_during_an_alarm_parts_wait_in_their_place() -> None:
     assert kinds(loop) == [BODY_PART] * 16 + [PUBLISH]
 
 
-def test_who_sends_large_messages_is_not_read_while_their_lane_is_full() -> None:
+def test_a_sender_is_not_read_while_its_lane_is_full() -> None:
     loop = Loop()
     large, other = connected(loop), connected(loop)
     large.send(publish(1, "", "q", WHOLE))
@@ -85,7 +85,7 @@ def test_who_sends_large_messages_is_not_read_while_their_lane_is_full() -> None
     assert loop.gateway.large_senders == {}
 
 
-def test_a_consumer_gets_it_as_it_reads_and_costs_no_copy() -> None:
+def test_a_consumer_gets_it_piece_by_piece_without_copies() -> None:
     loop = Loop()
     sender, reader = connected(loop), connected(loop)
     for body in (WHOLE, b"small", WHOLE + b"2"):

@@ -1,4 +1,4 @@
-"""Large output goes to a transport in pieces, as the client reads it."""
+"""Large output goes to a transport in pieces, at the pace at which the client reads."""
 
 import asyncio
 from typing import cast
@@ -8,7 +8,7 @@ from tests.support.gateway_loop import Loop
 
 
 class Transport:
-    """Takes one piece, and then says that it is full."""
+    """Accepts one piece, then reports that it is full."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -37,7 +37,7 @@ class Owner:
     def on_work(self) -> None: ...
 
 
-def test_output_waits_here_while_the_client_does_not_read() -> None:
+def test_output_waits_while_the_client_does_not_read() -> None:
     loop = Loop()
     client = loop.connect().open(1).client
     transport, owner = Transport(), Owner(loop)
@@ -50,7 +50,7 @@ def test_output_waits_here_while_the_client_does_not_read() -> None:
         link.write()
         turns += 1
         assert len(transport.pieces) == turns
-        link.write()  # it is full: nothing more
+        link.write()  # full: no further piece
         assert len(transport.pieces) == turns
         link.full = False
     assert b"".join(transport.pieces) == large
