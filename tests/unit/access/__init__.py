@@ -1,1 +1,1 @@
-"""Tests of what operators ask of a member."""
+"""Tests of logins, passwords and access rights."""

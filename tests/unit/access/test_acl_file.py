@@ -1,4 +1,4 @@
-"""Qpid's ACL files: what is read of them, what is refused, and what clients may do by them."""
+"""Qpid's ACL files: how they are read, what is refused, and what clients may do by them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def allows(text: str, user: str, action: str, kind: str, **facts: str) -> bool:
     return read_acl(text).allows(user, Question(action, kind, facts))
 
 
-def test_the_first_rule_that_fits_decides_and_without_one_it_is_denied() -> None:
+def test_the_first_matching_rule_decides_and_the_default_is_deny() -> None:
     text = """
     # the order matters
     acl deny ada delete queue name=kept
@@ -41,7 +41,7 @@ def test_the_first_rule_that_fits_decides_and_without_one_it_is_denied() -> None
     assert allows("acl allow all all", "ada", "consume", "queue", name="q")
 
 
-def test_groups_and_users_of_the_realm_and_lines_that_go_on() -> None:
+def test_groups_users_with_a_realm_and_continued_lines() -> None:
     text = "group few ada@QPID \\\n  bob\ngroup more few eve\nacl allow more consume queue"
     for user, is_good in (("ada", True), ("bob", True), ("eve", True), ("mallory", False)):
         assert allows(text, user, "consume", "queue", name="q") is is_good
@@ -56,9 +56,7 @@ def test_groups_and_users_of_the_realm_and_lines_that_go_on() -> None:
         ("a.#.b", "a.c", False), ("${user}.*", "ada_x_y.k", True), ("${user}.*", "ada.k", False),
     ],
 )  # fmt: skip
-def test_routing_keys_are_matched_as_by_a_topic_exchange(
-    pattern: str, found: str, fits: bool
-) -> None:
+def test_routing_keys_match_as_in_a_topic_exchange(pattern: str, found: str, fits: bool) -> None:
     text = f"acl allow all publish exchange name=x routingkey={pattern}"
     seen = allows(text, "ada@x.y", "publish", "exchange", name="x", routingkey=found)
     assert seen is fits
@@ -68,7 +66,7 @@ WORD = st.sampled_from(("a", "b"))
 
 
 def slowly(pattern: list[str], words: list[str]) -> bool:
-    """The same by trying everything."""
+    """The same by exhaustive search."""
     if not pattern:
         return not words
     if pattern[0] == "#":
@@ -77,16 +75,14 @@ def slowly(pattern: list[str], words: list[str]) -> bool:
 
 
 @given(st.lists(WORD | st.sampled_from("*##"), max_size=7), st.lists(WORD, min_size=1, max_size=7))
-def test_routing_keys_are_matched_as_if_everything_were_tried(
-    pattern: list[str], words: list[str]
-) -> None:
+def test_routing_keys_match_as_by_exhaustive_search(pattern: list[str], words: list[str]) -> None:
     text = f"acl allow all publish exchange routingkey={'.'.join(['a', *pattern, '*'])}"
     seen = allows(text, "ada", "publish", "exchange", name="x", routingkey=".".join(words))
     assert seen is slowly(["a", *pattern, "*"], words)
 
 
 def test_a_key_of_many_words_takes_a_bounded_time() -> None:
-    """A thousand rules of many words, as many as may be of the slow kind among them."""
+    """A thousand rules of many words, with the permitted maximum of the slow kind."""
     rule = "acl allow all publish exchange routingkey="
     text = f"{rule}{'#.a.' * 40}#.b\n" * SEARCHES_MAX + f"{rule}{'a.' * 100}#.b\n" * 1900
     assert not allows(text, "ada", "publish", "exchange", name="x", routingkey="a." * 120 + "a")
@@ -96,7 +92,7 @@ def test_a_key_of_many_words_takes_a_bounded_time() -> None:
 
 @pytest.mark.parametrize("user", ["*", "#", "a*"])
 def test_the_name_of_a_user_is_no_wildcard(user: str) -> None:
-    """Whoever may make users could make one whose own names are everybody's."""
+    """Otherwise an administrator of users could make one whose own names match everybody's."""
     text = "acl allow all publish exchange name=${user} routingkey=${user}.k"
     text += "\nacl allow all publish exchange name=x routingkey=${user}.#"
     for name, key, fits in ((user, f"{user}.k", True), ("x", f"{user}.a.b", True),
@@ -131,7 +127,7 @@ def test_the_name_of_a_user_is_no_wildcard(user: str) -> None:
         ("acl deny bob create queue durable=True", "durable is true or false, not 'True'"),
     ],
 )
-def test_what_cannot_be_done_here_is_refused_with_its_line(text: str, said: str) -> None:
+def test_unsupported_rules_are_refused_with_their_line(text: str, said: str) -> None:
     with pytest.raises(BadAclFile) as refused:
         read_acl(text)
     assert said in str(refused.value)
@@ -187,7 +183,7 @@ def test_each_rule_allows_its_method_and_no_other(rule: str) -> None:
             assert answer[1] == 403
 
 
-def test_publishes_are_looked_at_by_their_keys() -> None:
+def test_publishes_are_checked_by_their_keys() -> None:
     _, peer = member("acl allow guest publish exchange name=amq.default routingkey=q*")
     assert peer.send(publish(1, "", "q"), publish(1, "", "q")) == []
     (closed,) = peer.send(publish(1, "", "other"))
@@ -197,7 +193,7 @@ def test_publishes_are_looked_at_by_their_keys() -> None:
     )  # fmt: skip
 
 
-def test_dead_letters_take_the_right_to_publish_there() -> None:
+def test_dead_lettering_needs_the_right_to_publish() -> None:
     arguments = {"x-dead-letter-exchange": "x"}
     declare = ("new", False, False, False, False, False, arguments)
     rules = ["acl allow guest create queue", "acl allow guest consume queue"]
@@ -207,8 +203,8 @@ def test_dead_letters_take_the_right_to_publish_there() -> None:
     assert peer.call(1, "queue.declare", *declare)[0][0] == "queue.declare-ok"  # type: ignore[arg-type]
 
 
-def test_dead_letters_are_no_way_around_a_key_that_is_denied() -> None:
-    """Which keys they will have is not known when the queue is declared."""
+def test_dead_letters_do_not_evade_a_denied_key() -> None:
+    """Their keys are not known when the queue is declared."""
     _, peer = member("acl deny guest publish exchange name=x routingkey=secret\nacl allow all all")
     arguments = {"x-dead-letter-exchange": "x", "x-dead-letter-routing-key": "secret"}
     declare = ("new", False, False, False, False, False, arguments)
@@ -218,7 +214,7 @@ def test_dead_letters_are_no_way_around_a_key_that_is_denied() -> None:
     assert peer.call(2, "exchange.declare", *alternate)[0][:2] == ("channel.close", 403)  # type: ignore[arg-type]
 
 
-def test_whom_no_rule_allows_anything_may_not_enter() -> None:
+def test_a_user_whom_no_rule_allows_anything_is_refused_at_the_open() -> None:
     loop = Loop({"bob": "guest"}, backends=Backends(acl=read_acl("acl allow guest all")))
     (*_, closed) = Peer(loop).send(opening(user="bob"))
     assert closed.args[0] == 530
@@ -226,7 +222,7 @@ def test_whom_no_rule_allows_anything_may_not_enter() -> None:
     assert opened.method == "connection.open-ok"
 
 
-def test_other_rules_hold_at_once_for_who_is_connected() -> None:
+def test_new_rules_apply_at_once_to_connected_clients() -> None:
     backends = Backends(acl=read_acl("acl allow all all"))
     loop = Loop(backends=backends)
     peer = loop.connect().open(1)
@@ -236,8 +232,8 @@ def test_other_rules_hold_at_once_for_who_is_connected() -> None:
     assert peer.send(publish(1, "", "q"))[0].args[0] == 403
 
 
-def test_the_rules_are_looked_at_once_for_a_key_until_something_changes() -> None:
-    """Each look is at all rules, and each publish would wait for it."""
+def test_the_decision_for_a_key_is_cached_until_something_changes() -> None:
+    """Each decision checks all rules, and each publish would wait for it."""
     looks: list[str] = []
     acl = read_acl("acl allow bob publish exchange routingkey=k*")
 

@@ -1,4 +1,6 @@
-"""What a server is asked about users: its answers, for how long they count, how many at once."""
+"""Questions about users to a server: its answers, how long they count, how many are asked at
+once.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,13 @@ def about(name: str, kind: str = RESOURCE, user: str = "ada") -> AuthQuestion:
         ("deny because it is Sunday", Answer(False)),
     ],
 )
-def test_what_is_an_answer(text: str, answer: Answer) -> None:
+def test_valid_answers(text: str, answer: Answer) -> None:
     for kind in (USER, RESOURCE):
         assert read_answer(kind, 200, text.encode()) == answer
         assert read_answer(kind, 201, text.encode()) == answer
 
 
-def test_who_may_log_in_has_tags_and_a_permission_has_none() -> None:
+def test_a_login_has_tags_and_a_permission_has_none() -> None:
     body = b"allow Monitoring  administrator"
     assert read_answer(USER, 200, body).tags == ("administrator", "monitoring")
     assert read_answer(RESOURCE, 200, body).fault
@@ -64,13 +66,13 @@ def test_who_may_log_in_has_tags_and_a_permission_has_none() -> None:
         (500, b"allow", "status 500"),
     ],
 )
-def test_what_is_none_counts_as_a_refusal(status: int, body: bytes, said: str) -> None:
+def test_an_invalid_answer_counts_as_a_refusal(status: int, body: bytes, said: str) -> None:
     answer = read_answer(USER, status, body)
     assert not answer.allowed
     assert said in answer.fault
 
 
-def test_a_reply_is_not_quoted_for_it_may_hold_the_password() -> None:
+def test_an_answer_is_not_quoted_as_it_may_hold_the_password() -> None:
     wire, told = AuthWire(), Told()
     secret = AuthQuestion(USER, (("username", "ada"), ("password", "topsecret")))
     wire.server.ask(secret, told)
@@ -79,7 +81,7 @@ def test_a_reply_is_not_quoted_for_it_may_hold_the_password() -> None:
     assert "asked about a user (username 'ada'): its reply is neither" in wire.log[0]
 
 
-def test_what_is_allowed_is_kept_for_a_while_and_a_refusal_is_not() -> None:
+def test_a_permission_is_cached_for_a_while_and_a_refusal_is_not() -> None:
     wire, told = AuthWire(kept_s=10), Told()
     for name, said in (("good", "allow"), ("bad", "deny")):
         wire.server.ask(about(name), told)
@@ -92,7 +94,7 @@ def test_what_is_allowed_is_kept_for_a_while_and_a_refusal_is_not() -> None:
     assert wire.server.kept(about("good")) is None
 
 
-def test_logins_are_not_kept_and_without_time_nothing_is() -> None:
+def test_logins_are_never_cached_and_a_time_of_zero_caches_nothing() -> None:
     wire = AuthWire()
     wire.server.ask(about("", USER), Told())
     wire.answer("allow")
@@ -103,7 +105,7 @@ def test_logins_are_not_kept_and_without_time_nothing_is() -> None:
     assert wire.server.kept(about("q")) is None
 
 
-def test_a_bounded_number_is_kept_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_is_cached_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth_server, "KEPT_MAX", 10)
     wire = AuthWire()
     for number in range(11):
@@ -114,7 +116,7 @@ def test_a_bounded_number_is_kept_the_newest(monkeypatch: pytest.MonkeyPatch) ->
     assert wire.server.kept(about("10")) == ALLOWED
 
 
-def test_what_was_asked_before_all_is_forgotten_is_not_kept() -> None:
+def test_an_answer_from_before_a_clearing_is_not_cached() -> None:
     wire, told = AuthWire(), Told()
     wire.server.ask(about("old"), told)
     wire.answer("allow")
@@ -134,7 +136,7 @@ def test_equal_questions_under_way_are_asked_once() -> None:
     assert told.answers == [ALLOWED] * 3
 
 
-def test_so_many_are_asked_at_once_and_strangers_leave_half_to_who_is_in() -> None:
+def test_questions_at_once_are_bounded_with_half_for_admitted_clients() -> None:
     wire, told = AuthWire(), Told()
     for number in range(2 * AT_ONCE_MAX):
         wire.server.ask(about(str(number), USER), told)
@@ -147,7 +149,7 @@ def test_so_many_are_asked_at_once_and_strangers_leave_half_to_who_is_in() -> No
     ]
 
 
-def test_an_answer_has_its_time_that_of_its_turn_included() -> None:
+def test_the_time_limit_of_a_question_includes_its_wait() -> None:
     wire, told = AuthWire(), Told()
     for number in range(AT_ONCE_MAX + 1):
         wire.server.ask(about(str(number)), told)
@@ -164,11 +166,11 @@ def test_an_answer_has_its_time_that_of_its_turn_included() -> None:
     assert wire.server.counters == {
         "asked": AT_ONCE_MAX + 1, "allowed": 0, "denied": 0, "failed": AT_ONCE_MAX + 1
     }  # fmt: skip
-    wire.server.answered(1, 200, b"allow")  # it comes too late
+    wire.server.answered(1, 200, b"allow")  # too late
     assert len(told.answers) == AT_ONCE_MAX + 1
 
 
-def test_too_many_and_too_long_ones_are_refused_but_never_within_the_call() -> None:
+def test_too_many_or_too_long_questions_are_refused_after_the_call() -> None:
     wire, told = AuthWire(), Told()
     for number in range(AT_ONCE_MAX + WAITING_MAX + 1):
         wire.server.ask(about(str(number), user=f"user {number % 10}"), told)
@@ -194,7 +196,7 @@ def test_one_user_leaves_room_for_others() -> None:
     assert told.answers.count(ALLOWED) == AT_ONCE_MAX + WAITING_OF_USER_MAX + 1
 
 
-def test_a_server_that_cannot_be_reached_is_a_refusal_with_its_reason() -> None:
+def test_an_unreachable_server_is_a_refusal_with_its_reason() -> None:
     wire, told = AuthWire(), Told()
     wire.server.ask(about("q"), told)
     (number,) = wire.sent

@@ -1,4 +1,4 @@
-"""Users of a file beside those of the cluster: who gets in, with which tags, until when."""
+"""Users of a file beside those of the cluster: which logins are accepted, with which tags."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_a_file_has_a_line_for_each_user() -> None:
         (f"ada:{HASH}:\nada:{HASH}:", "line 2: user 'ada' has a line already"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(text: str, said: str) -> None:
+def test_an_error_in_a_file_is_reported_with_its_line(text: str, said: str) -> None:
     with pytest.raises(BadUserFile, match=said):
         read_users(text)
 
 
-def test_a_file_that_others_read_or_that_is_bad_or_missing_is_refused(tmp_path: Path) -> None:
+def test_a_readable_bad_or_missing_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "users"
     with pytest.raises(AccessFileError, match=r"--auth-file .*users: No such file"):
         users_in(file)
@@ -74,7 +74,7 @@ def backend_of(loop: Loop, user: str, password: str) -> str:
     return peer.client.login.backend
 
 
-def test_who_was_taken_out_of_the_file_between_login_and_open_is_not_let_in() -> None:
+def test_a_user_removed_from_the_file_between_login_and_open_is_refused() -> None:
     loop, backends = member("file")
     peer = Peer(loop, is_local=False)
     peer.send(codec.PROTOCOL_HEADER, start_ok("ada", "secret") + tune_ok())
@@ -83,7 +83,7 @@ def test_who_was_taken_out_of_the_file_between_login_and_open_is_not_let_in() ->
     assert closed.args[:2] == (530, "NOT_ALLOWED - user 'ada' is deleted")
 
 
-def test_the_first_back_end_that_takes_the_credentials_lets_in() -> None:
+def test_the_first_back_end_that_accepts_the_credentials_decides() -> None:
     for order in (("internal", "file"), ("file", "internal")):
         loop, _ = member(*order)
         assert backend_of(loop, "ada", "secret") == "file"
@@ -92,7 +92,7 @@ def test_the_first_back_end_that_takes_the_credentials_lets_in() -> None:
         assert backend_of(loop, "bob", "secret") == ""
 
 
-def test_a_back_end_that_is_not_in_the_order_lets_nobody_in() -> None:
+def test_a_back_end_that_is_not_in_the_order_admits_nobody() -> None:
     loop, _ = member("file")
     assert backend_of(loop, "ada", "other") == ""
     assert backend_of(loop, "bob", "hidden") == ""
@@ -100,7 +100,7 @@ def test_a_back_end_that_is_not_in_the_order_lets_nobody_in() -> None:
     assert backend_of(loop, "ada", "secret") == ""
 
 
-def test_the_tags_are_those_of_the_back_end_that_let_in() -> None:
+def test_the_tags_are_those_of_the_admitting_back_end() -> None:
     loop, _ = member("internal", "file")
     other = codec.encode_properties({"user_id": "bob"})
     for password, refused in (("secret", []), ("other", [406])):
@@ -109,7 +109,7 @@ def test_the_tags_are_those_of_the_back_end_that_let_in() -> None:
         assert [one.args[0] for one in received] == refused
 
 
-def test_who_is_taken_out_of_the_file_is_sent_away_and_nobody_else() -> None:
+def test_a_user_removed_from_the_file_is_sent_away_and_no_other() -> None:
     loop, backends = member("internal", "file")
     of_file, of_cluster = login(loop, "ada", "secret"), login(loop, "ada", "other")
     for peer in (of_file, of_cluster):
@@ -122,7 +122,7 @@ def test_who_is_taken_out_of_the_file_is_sent_away_and_nobody_else() -> None:
     assert backend_of(loop, "ada", "secret") == ""
 
 
-def test_what_a_user_of_a_file_may_do_is_said_by_the_definitions() -> None:
+def test_the_rights_of_a_user_of_a_file_come_from_the_definitions() -> None:
     backends = Backends(("file",), {"eve": FileUser(HASH, SHA256, ("administrator",))})
     loop = Loop(backends=backends)
     assert login(loop, "eve", "secret").take()[-1].args[0] == 530

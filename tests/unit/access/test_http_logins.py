@@ -1,4 +1,6 @@
-"""Logins that a server decides: who is asked when, what is told, and what guessing brings."""
+"""Logins that a server decides: when it is asked, what clients are told, and how guessing is
+slowed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.support.gateway_loop import Loop, Peer
 
 
 def login(loop: Loop, user: str = "ada", password: str = "secret") -> Peer:
-    """A client that has sent all that opens its connection."""
+    """A client that has sent everything that opens its connection."""
     peer = Peer(loop, is_local=False)
     opening = start_ok(user, password) + tune_ok() + method(0, "connection.open", "/")
     peer.received = peer.send(codec.PROTOCOL_HEADER, opening)
@@ -33,11 +35,11 @@ def member(*order: str, kept_s: float = 15.0) -> tuple[Loop, AuthWire]:
     return Loop({"bob": "hidden"}, backends=wire.backends(*order)), wire
 
 
-def test_the_server_says_who_may_log_in_and_where() -> None:
+def test_the_server_decides_who_may_log_in_and_where() -> None:
     loop, wire = member()
     peer = login(loop)
     assert names(peer.take()) == ["connection.start"]
-    assert not peer.client.may_be_read, "what it sends waits in its socket"
+    assert not peer.client.may_be_read, "its input waits in the socket"
     assert wire.questions() == [{"about": "user", "username": "ada", "password": "secret"}]
     wire.answer(lambda one: "allow impersonator" if one["about"] == "user" else "allow")
     loop.turn()
@@ -50,7 +52,7 @@ def test_the_server_says_who_may_log_in_and_where() -> None:
 
 
 @pytest.mark.parametrize("said", ["deny", "nonsense"])
-def test_who_is_not_let_in_is_told_as_ever(said: str) -> None:
+def test_a_refused_client_gets_the_usual_message(said: str) -> None:
     loop, wire = member()
     peer = login(loop)
     wire.answer(said)
@@ -61,7 +63,7 @@ def test_who_is_not_let_in_is_told_as_ever(said: str) -> None:
     assert not any("secret" in line for line in loop.log + wire.log)
 
 
-def test_a_server_that_is_silent_refuses_and_nobody_is_slowed_for_it() -> None:
+def test_a_silent_server_refuses_and_slows_nobody() -> None:
     loop, wire = member()
     for _ in range(2 * USER_FREE):
         peer = login(loop)
@@ -80,13 +82,13 @@ def test_a_user_who_may_not_enter_the_virtual_host_is_refused_there() -> None:
     assert peer.take()[-1].args[:2] == (
         530, "NOT_ALLOWED - access to vhost '/' refused for user 'ada'"
     )  # fmt: skip
-    assert not any("set_permissions" in line for line in loop.log), "that would not help"
+    assert not any("set_permissions" in line for line in loop.log), "asking would not help"
 
 
-def test_the_order_decides_who_is_asked() -> None:
+def test_the_order_decides_which_back_end_is_asked() -> None:
     loop, wire = member("internal", "http")
     assert login(loop, "bob", "hidden").client.login.backend == "internal"
-    assert not wire.sent, "the first has taken it"
+    assert not wire.sent, "the first back end has accepted it"
     peer = login(loop, "bob", "of the server")
     wire.answer("allow")
     loop.turn()
@@ -110,7 +112,7 @@ def test_of_two_that_know_a_user_the_first_gives_the_tags(order: tuple[str, ...]
     assert (found.otherwise if isinstance(found, ToAsk) else found) == Login("internal")
 
 
-def test_two_that_keep_users_beside_a_server_count_in_their_order() -> None:
+def test_two_back_ends_beside_a_server_count_in_their_order() -> None:
     ada = FileUser(hashed("secret", b"salt"), DEFAULT_ALGORITHM, ("monitoring",))
     wire = AuthWire()
     for order, before in ((("file", "http"), True), (("http", "file"), False)):
@@ -126,14 +128,14 @@ def test_two_that_keep_users_beside_a_server_count_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("user", [SYSTEM, "x" * (USER_BYTES_MAX + 1), "a\nb", "ö" * 200])
-def test_a_name_that_is_the_brokers_own_or_none_is_not_asked_about(user: str) -> None:
+def test_an_internal_or_empty_name_is_not_asked_about(user: str) -> None:
     loop, wire = member()
     peer = login(loop, user)
     assert peer.take()[-1].args[0] == 403
     assert not wire.all
 
 
-def test_nobody_logs_in_with_an_empty_password() -> None:
+def test_an_empty_password_is_never_accepted() -> None:
     loop, wire = member()
     assert login(loop, "ada", "").take()[-1].args[0] == 403
     assert not wire.all
@@ -145,7 +147,7 @@ def test_guest_of_another_machine_is_not_asked_about() -> None:
     assert not wire.all
 
 
-def test_who_has_proved_who_it_is_is_asked_about_without_a_password() -> None:
+def test_a_user_with_a_certificate_is_asked_about_without_a_password() -> None:
     wire = AuthWire()
     loop = Loop(anonymous_user="nobody", backends=wire.backends())
     peer = Peer(loop, is_local=False)
@@ -156,7 +158,7 @@ def test_who_has_proved_who_it_is_is_asked_about_without_a_password() -> None:
     assert peer.client.connection.user == "nobody"
 
 
-def test_who_guesses_is_slowed_and_many_at_once_guess_no_faster() -> None:
+def test_guessing_is_slowed_even_with_many_connections() -> None:
     loop, wire = member()
     for number in range(USER_FREE):
         login(loop, password=f"guess {number}")
@@ -168,7 +170,7 @@ def test_who_guesses_is_slowed_and_many_at_once_guess_no_faster() -> None:
     slowed = login(loop, password="again")
     wire.answer("allow")
     loop.turn()
-    assert names(slowed.take()) == ["connection.start"], "it is known, and told later"
+    assert names(slowed.take()) == ["connection.start"], "the verdict is known, and told later"
     loop.now = wire.now = FIRST_S
     loop.gateway.refuse_overdue(loop.now)
     loop.turn()
@@ -184,7 +186,7 @@ def test_any_number_of_clients_log_in_at_once_with_one_password() -> None:
     assert len(wire.all) == 2
 
 
-def test_a_client_that_went_away_meanwhile_is_nothing() -> None:
+def test_an_answer_for_a_client_that_has_gone_is_ignored() -> None:
     loop, wire = member()
     gone, ended = login(loop), login(loop)
     loop.gateway.connection_lost(gone.client)
@@ -195,8 +197,8 @@ def test_a_client_that_went_away_meanwhile_is_nothing() -> None:
     assert not gone.client.conn + ended.client.conn
 
 
-def test_a_member_that_is_not_in_the_primary_view_sends_on_whom_nobody_lets_in() -> None:
-    """What it knows of the cluster's own users may be old."""
+def test_outside_the_primary_view_a_refused_client_is_sent_on() -> None:
+    """What the member knows of the cluster's own users may be old."""
     for order, code in ((("internal", "http"), 320), (("http",), 403)):
         loop, wire = member(*order)
         loop.outbox.fence()
@@ -220,14 +222,14 @@ def renewed(secret: bytes, said: str) -> tuple[list[ServerMethod], Peer, Loop, A
     return peer.take(), peer, loop, wire
 
 
-def test_a_new_secret_is_asked_about_and_what_follows_it_waits() -> None:
+def test_a_new_secret_is_asked_about_and_later_methods_wait() -> None:
     received, peer, loop, _ = renewed(b"new", "allow impersonator")
     assert names(received) == ["connection.update-secret-ok"]
     assert peer.client.login.tags == ("impersonator",)
     assert loop.gateway.counters["publishes"] == 1
 
 
-def test_a_wrong_new_secret_closes_the_connection_and_nothing_behind_it_is_done() -> None:
+def test_a_wrong_new_secret_closes_the_connection_and_nothing_after_it_is_done() -> None:
     received, _, loop, wire = renewed(b"topsecret", "deny")
     assert received[-1].args[:2] == (
         530, "NOT_ALLOWED - New secret was refused by one of the backends"

@@ -1,4 +1,4 @@
-"""Who guesses passwords is slowed, and nobody else."""
+"""Clients that guess passwords are slowed, and no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.gateway_loop import Loop, Peer
 
 
 def turn_of_one(delays: LoginDelays, user: str, now: float = 1.0) -> float | None:
-    """The delay of one login, when nobody is before it."""
+    """The delay of one login with no other before it."""
     known = dict(delays._failed)
     turn_s = delays.turn_s("h", user, now)
     delays._failed = known
@@ -44,10 +44,10 @@ def test_many_at_once_guess_no_faster_than_one() -> None:
     turns = [delays.turn_s("h", "u", 1.0) for _ in range(6)]
     assert turns == [2.0, 4.0, 6.0, 8.0, None, None]
     assert delays.turn_s("h", "other", 1.0) == 0.0
-    assert delays.turn_s("h", "u", 3.0) == LONGEST_S  # the first has had its verdict
+    assert delays.turn_s("h", "u", 3.0) == LONGEST_S  # the first one has got its verdict
 
 
-def test_the_network_of_an_address_counts_where_hosts_have_many() -> None:
+def test_addresses_count_by_network_where_a_host_has_many() -> None:
     delays = LoginDelays()
     for number in range(USER_FREE):
         delays.failed(f"[2001:db8::{number:x}]", "u", 1.0)
@@ -55,7 +55,7 @@ def test_the_network_of_an_address_counts_where_hosts_have_many() -> None:
     assert delays.turn_s("[2001:db8:0:1::1]", "u", 1.0) == 0.0
 
 
-def test_who_is_answered_at_once_waits_since_the_last_failure() -> None:
+def test_a_login_decided_at_once_waits_from_the_last_failure() -> None:
     delays = LoginDelays()
     for _ in range(USER_FREE + 2):
         assert delays.wait_s("h", "u", 1.0) in (0.0, FIRST_S, 2 * FIRST_S)
@@ -75,8 +75,9 @@ def test_trying_many_users_is_slowed_as_well() -> None:
     assert delays.turn_s("h", "newer", 1.0) == 2 * FIRST_S  # behind the other
 
 
-def test_a_client_with_an_old_password_never_slows_the_others_of_its_machine() -> None:
-    """However long it goes on: it is slowed itself, and fails no faster than what leaks away."""
+def test_a_client_with_an_old_password_never_slows_others_of_its_machine() -> None:
+    """However long it goes on: it is slowed itself, and fails no faster than failures are
+    forgotten."""
     delays = LoginDelays()
     now = 0.0
     for _ in range(4 * ADDRESS_FREE):
@@ -86,7 +87,7 @@ def test_a_client_with_an_old_password_never_slows_the_others_of_its_machine() -
     assert delays.turn_s("h", "other", now) == 0.0
 
 
-def test_an_address_that_goes_on_trying_users_guesses_no_faster_than_it_is_forgotten() -> None:
+def test_an_address_that_tries_users_guesses_no_faster_than_failures_are_forgotten() -> None:
     delays = LoginDelays()
     now, tried = 0.0, 0
     while now < 20 * FORGET_S:
@@ -98,7 +99,7 @@ def test_an_address_that_goes_on_trying_users_guesses_no_faster_than_it_is_forgo
     assert tried <= 22 * ADDRESS_FREE
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_memory_of_failures_is_bounded() -> None:
     delays = LoginDelays()
     for number in range(KEPT_MAX + 10):
         delays.failed(f"h{number}", "u", 1.0)
@@ -111,7 +112,7 @@ def login(loop: Loop, password: str) -> Peer:
     return peer
 
 
-def test_a_client_waits_for_its_verdict_and_is_not_read_meanwhile() -> None:
+def test_a_client_is_not_read_while_it_waits_for_its_verdict() -> None:
     loop = Loop()
     for _ in range(USER_FREE):
         assert login(loop, "wrong").take()[-1].method == "connection.close"
@@ -130,7 +131,7 @@ def test_a_client_waits_for_its_verdict_and_is_not_read_meanwhile() -> None:
     assert good.client.may_be_read
 
 
-def test_who_comes_when_too_many_wait_is_told_so_whatever_the_password() -> None:
+def test_a_client_that_comes_when_too_many_wait_is_refused_whatever_its_password() -> None:
     loop = Loop()
     for _ in range(USER_FREE):
         login(loop, "wrong")
@@ -144,7 +145,7 @@ def test_who_comes_when_too_many_wait_is_told_so_whatever_the_password() -> None
 
 
 def test_guessing_at_a_member_that_serves_nobody_is_slowed_too() -> None:
-    """It sends clients away whom it does not know, but not as often as one likes."""
+    """It sends away clients that it does not know, but not without a limit."""
     loop = Loop()
     loop.gateway.fenced = True
     for _ in range(USER_FREE):

@@ -17,7 +17,7 @@ def test_a_hash_of_rabbitmq_is_understood() -> None:
 
 
 @pytest.mark.parametrize("algorithm", passwords.ALGORITHMS)
-def test_what_is_hashed_matches_and_nothing_else(algorithm: str) -> None:
+def test_a_hash_matches_its_password_and_no_other(algorithm: str) -> None:
     kept = passwords.hashed("päss", b"salt", algorithm)
     assert passwords.fault_of(kept, algorithm) == ""
     assert passwords.matches("päss", kept, algorithm)
@@ -25,7 +25,7 @@ def test_what_is_hashed_matches_and_nothing_else(algorithm: str) -> None:
         assert not passwords.matches(other, kept, algorithm)
 
 
-def test_nobody_gets_in_without_a_password() -> None:
+def test_nobody_logs_in_without_a_password() -> None:
     empty = passwords.hashed("", b"salt")
     for password_hash in ("", None, empty, "no base64", "AAAA"):
         for password in ("", "x"):
@@ -41,5 +41,5 @@ def test_nobody_gets_in_without_a_password() -> None:
         (passwords.hashed("x", b"salt"), "rabbit_password_hashing_sha512"),
     ],
 )
-def test_a_hash_that_is_none_is_refused(password_hash: str, algorithm: str) -> None:
+def test_an_invalid_hash_is_refused(password_hash: str, algorithm: str) -> None:
     assert passwords.fault_of(password_hash, algorithm)

@@ -7,19 +7,19 @@ import pytest
 from broker.access import patterns
 
 
-def test_a_pattern_is_searched_for_as_rabbitmq_does() -> None:
+def test_a_pattern_is_searched_for_as_in_rabbitmq() -> None:
     assert patterns.matches(".*", "any")
     assert patterns.matches("^amq\\.", "amq.topic")
     assert patterns.matches("b", "abc")
     assert not patterns.matches("^b", "abc")
 
 
-def test_an_empty_pattern_gives_nothing() -> None:
+def test_an_empty_pattern_grants_nothing() -> None:
     assert not patterns.matches("", "q")
     assert patterns.matches("", "")
 
 
-def test_what_is_wrong_is_said_in_the_words_of_re2() -> None:
+def test_errors_are_in_the_words_of_re2() -> None:
     assert patterns.fault_of("(") == "missing ): ("
     assert patterns.fault_of("a(?=b)") == "invalid perl operator: (?="
     assert patterns.fault_of("\ud800")
@@ -32,7 +32,7 @@ def test_no_pattern_takes_more_than_linear_time() -> None:
 
 
 def test_the_pattern_of_a_policy_is_small() -> None:
-    """Matched for 100,000 queues, at all members: it must fit the automaton's memory."""
+    """It is matched for 100,000 queues, on all members: it must fit the automaton's memory."""
     large = "|".join(f"a{{{count}}}b" for count in range(100, 120))
     assert patterns.fault_of(large) == ""
     assert patterns.fault_of_policy(large).startswith("more than 1000")
@@ -54,8 +54,9 @@ def test_the_pattern_of_a_policy_is_small() -> None:
         ("(?i:[\\x{e4}])", "upper and lower case beyond ASCII"),
     ],
 )
-def test_the_pattern_of_a_policy_means_the_same_to_all_releases(pattern: str, word: str) -> None:
-    """All members match it, each with the RE2 that it has; a permission only where it is asked."""
+def test_the_pattern_of_a_policy_means_the_same_in_all_releases(pattern: str, word: str) -> None:
+    """All members match it, each with its own RE2; a permission is matched only on the asked
+    member."""
     fault = patterns.fault_of_policy(pattern)
     assert fault.startswith(word), fault
     assert patterns.fault_of(pattern) in ("", fault) or pattern.startswith("(?<")
@@ -73,5 +74,5 @@ def test_the_pattern_of_a_policy_means_the_same_to_all_releases(pattern: str, wo
         "a\\\\p",
     ],
 )
-def test_what_policies_use_is_no_fault(pattern: str) -> None:
+def test_common_patterns_of_policies_are_accepted(pattern: str) -> None:
     assert patterns.fault_of_policy(pattern) == ""

@@ -1,4 +1,4 @@
-"""What operators define, from the request to the outcome that is durable."""
+"""Definitions by operators, from the request to the durable outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.gateway_loop import Loop
 
 
 class Member:
-    """A member without a ring: what is submitted is ordered when a test says so."""
+    """A member without a ring: submitted commands are ordered when the test says so."""
 
     def __init__(self) -> None:
         self.loop, self.now = Loop(), 0.0
@@ -112,7 +112,7 @@ def test_the_deletion_of_a_virtual_host_waits_for_its_last_connection() -> None:
         ("parameter", {"value": "x" * 70_000}, "it has more than 65536 bytes"),
     ],
 )  # fmt: skip
-def test_what_can_be_told_at_once_is_not_ordered(
+def test_a_request_that_can_be_refused_at_once_is_not_ordered(
     what: str, body: dict[str, Value], text: str
 ) -> None:
     member = Member()
@@ -124,7 +124,7 @@ def test_what_can_be_told_at_once_is_not_ordered(
 def test_the_policies_of_a_virtual_host_are_bounded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """G15: a queue that is declared is compared with all of them."""
+    """G15: the declaration of a queue compares all of them."""
     monkeypatch.setattr("broker.admin.definitions.POLICIES_STEPS_MAX", 50)
     member = Member()
     body: dict[str, Value] = {"pattern": "o[a-z]+s", "definition": {"max-length": 1}}
@@ -133,7 +133,7 @@ def test_the_policies_of_a_virtual_host_are_bounded_together(
     assert 1 < len(good) < 10
     assert found[-1][0] == 400
     assert "more than 50 steps together" in found[-1][1]
-    assert member.define("policy", "p0", body, "/")[0] == 204, "in the place of its former self"
+    assert member.define("policy", "p0", body, "/")[0] == 204, "replacing its earlier version"
     assert member.define("operator_policy", "o", body, "/")[0] == 400
     assert member.define("policy", "p1", None, "/")[0] == 204
     assert member.define("operator_policy", "o", body, "/")[0] == 201
@@ -145,7 +145,7 @@ def test_the_machine_has_the_last_word() -> None:
     )  # fmt: skip
 
 
-def test_a_member_outside_the_primary_view_takes_none() -> None:
+def test_a_member_outside_the_primary_view_accepts_no_definitions() -> None:
     member = Member()
     member.controller.serving = False
     assert member.define("vhost", "v", {}) == (
@@ -153,7 +153,7 @@ def test_a_member_outside_the_primary_view_takes_none() -> None:
     )  # fmt: skip
 
 
-def test_what_is_not_durable_is_not_reported() -> None:
+def test_an_outcome_is_reported_only_when_durable() -> None:
     member = Member()
     member.loop.durable = False
 
@@ -172,7 +172,7 @@ def test_what_is_not_durable_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize("lost", ["session", "patience"])
-def test_what_nobody_answers_is_given_up(lost: str) -> None:
+def test_a_request_without_an_outcome_is_given_up(lost: str) -> None:
     member = Member()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The administrator that a new cluster begins with."""
+"""The first administrator of a new cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from broker.replication.controller import Controller
 
 
 class Cluster:
-    """What all members see: the first to define it is the one."""
+    """The definitions that all members see: the first administrator to be defined is the only
+    one."""
 
     def __init__(self) -> None:
         self.parameters: dict[tuple[str, str], Table] = {}
@@ -51,7 +52,7 @@ class Cluster:
         await see_to_it(self.member(name, *voices), definitions, data_dir, kept=True)
 
 
-def test_it_is_made_once_and_its_password_is_kept(
+def test_it_is_created_once_and_its_password_is_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Cluster()
@@ -69,7 +70,7 @@ def test_it_is_made_once_and_its_password_is_kept(
     assert not caplog.text
 
 
-def test_two_that_do_not_know_of_each_other_make_one(tmp_path: Path) -> None:
+def test_two_members_that_do_not_know_of_each_other_create_one(tmp_path: Path) -> None:
     cluster = Cluster()
     a, b = tmp_path / "a", tmp_path / "b"
 
@@ -83,20 +84,20 @@ def test_two_that_do_not_know_of_each_other_make_one(tmp_path: Path) -> None:
     assert (a / FILE).exists() != (b / FILE).exists()
 
 
-def test_a_password_that_was_kept_before_a_crash_is_the_one(tmp_path: Path) -> None:
+def test_a_password_stored_before_a_crash_is_used(tmp_path: Path) -> None:
     cluster = Cluster()
     password = password_in(tmp_path / FILE)
     asyncio.run(cluster.start(tmp_path, "a", "a"))
     assert cluster.passwords == [password]
 
 
-def test_a_torn_file_is_made_anew(tmp_path: Path) -> None:
+def test_a_torn_file_is_written_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("user admin pass")
     assert len(password_in(tmp_path / FILE)) == 20
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_is_shown_the_password_and_a_file_is_not(
+def test_the_password_is_shown_on_a_terminal_but_not_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     shown = StringIO()

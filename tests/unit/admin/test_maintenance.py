@@ -1,4 +1,4 @@
-"""What an operator has members do through others: be drained, undrained, close a connection."""
+"""Operations through other members: drain, undrain, close a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vsync.types import Member
 
 
 class Clients:
-    """Notes what was asked of it."""
+    """Records the requests."""
 
     def __init__(self) -> None:
         self.refusal = ""
@@ -33,7 +33,7 @@ class Clients:
 
 
 class Cluster:
-    """Members a, b and c in one view, each with a client of its own in the replicated state."""
+    """Members a, b and c in one view, each with a client in the replicated state."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -72,7 +72,7 @@ class Cluster:
         return send
 
     def drained(self) -> list[str]:
-        """Who is drained, as each member sees it; one text for each."""
+        """The drained members as each member sees them; one text for each."""
         return ["".join(sorted(self.members[name].drained)) for name in "abc"]
 
     def wake(self, now: float) -> None:
@@ -94,7 +94,7 @@ def test_a_member_is_drained_through_another_and_all_know_it() -> None:
     assert not cluster.clients["b"].refusal
 
 
-def test_a_lost_announcement_is_repeated_and_one_that_ends_is_forgotten() -> None:
+def test_a_lost_announcement_is_repeated_and_an_ended_one_forgotten() -> None:
     cluster = Cluster()
     cluster.lost = True
     cluster.members["b"].drain("b", on=True, force=False)
@@ -110,7 +110,7 @@ def test_a_lost_announcement_is_repeated_and_one_that_ends_is_forgotten() -> Non
     assert cluster.drained() == ["", "", ""]
 
 
-def test_another_life_of_a_member_is_not_drained() -> None:
+def test_another_incarnation_of_a_member_is_not_drained() -> None:
     cluster = Cluster()
     cluster.members["b"].drain("b", on=True, force=False)
     again = Member("b", 2, "b:1")
@@ -118,7 +118,7 @@ def test_another_life_of_a_member_is_not_drained() -> None:
     assert not cluster.members["a"].drained
 
 
-def test_the_last_member_that_takes_clients_is_not_drained_unless_forced() -> None:
+def test_the_last_member_open_to_clients_is_drained_only_by_force() -> None:
     cluster = Cluster()
     cluster.members["a"].drain("b", on=True, force=False)
     cluster.members["a"].drain("c", on=True, force=False)
@@ -131,7 +131,7 @@ def test_the_last_member_that_takes_clients_is_not_drained_unless_forced() -> No
         cluster.members["a"].drain("x", on=True, force=True)
 
 
-def test_every_member_shows_all_clients_and_more_of_its_own() -> None:
+def test_every_member_lists_all_clients_with_more_about_its_own() -> None:
     cluster = Cluster()
     found = cluster.members["a"].connections()
     assert [(one["member"], one["address"]) for one in found] == [
@@ -140,7 +140,7 @@ def test_every_member_shows_all_clients_and_more_of_its_own() -> None:
     assert [one.get("product") for one in found] == ["pika", None, None]
 
 
-def test_a_connection_is_closed_where_it_is() -> None:
+def test_a_connection_is_closed_on_its_member() -> None:
     cluster = Cluster()
     assert cluster.members["a"].disconnect("127.0.0.1:50003") == ["c"]
     assert cluster.members["a"].disconnect("127.0.0.1:50001") == ["a"]
@@ -152,7 +152,7 @@ def test_a_connection_is_closed_where_it_is() -> None:
     ]  # fmt: skip
 
 
-def test_other_datagrams_are_left_to_others() -> None:
+def test_other_datagrams_are_left_alone() -> None:
     cluster = Cluster()
     for payload in (b"", b"O", b"S", b"T123", b"K"):
         assert not cluster.members["a"].takes(Direct(cluster.view["b"], payload))

@@ -1,4 +1,4 @@
-"""Who may ask a member as an operator, before and after it has the state of its cluster."""
+"""Which operators a member accepts, before and after it has the state of its cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def login_at(gateway: SimpleNamespace, user: str, password: str, peer: str) -> L
     return OperatorLogins(cast("Gateway", gateway)).judge(user, password, peer, at_once)
 
 
-def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_others_why() -> None:
+def test_without_a_state_guest_is_accepted_locally_and_others_get_the_reason() -> None:
     state = Machine("a")
     assert login(state, "guest", "guest", HERE) == Login("internal", ("administrator",))
     for user, peer in (("guest", ELSEWHERE), ("ada", HERE)):
@@ -53,7 +53,7 @@ def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_other
         assert refused.value.code == "not-active"
 
 
-def test_a_member_that_asks_a_file_only_knows_its_users_without_a_state_and_no_guest() -> None:
+def test_with_a_file_only_its_users_are_accepted_without_a_state_and_not_guest() -> None:
     ada = FileUser(
         passwords.hashed("secret", b"salt"), passwords.DEFAULT_ALGORITHM, ("monitoring",)
     )
@@ -63,12 +63,12 @@ def test_a_member_that_asks_a_file_only_knows_its_users_without_a_state_and_no_g
     assert login_at(gateway, "ada", "secret", ELSEWHERE) == Login("file", ("monitoring",))
 
 
-def test_with_a_state_only_its_users_count_even_if_there_is_none() -> None:
+def test_with_a_state_only_its_users_count_even_if_there_are_none() -> None:
     state = State("a", version=1)
     assert login(state, "guest", "guest", HERE) == REFUSED
 
 
-def test_who_asked_before_there_was_a_state_is_not_slowed_as_one_who_guesses() -> None:
+def test_logins_refused_before_there_was_a_state_do_not_slow_later_ones() -> None:
     for state, slowed in ((Machine("a"), False), (State("a", version=1), True)):
         gateway = gateway_of(state)
         for _ in range(20):
@@ -78,8 +78,9 @@ def test_who_asked_before_there_was_a_state_is_not_slowed_as_one_who_guesses() -
         assert (turn_s != 0.0) is slowed
 
 
-def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
-    """A right one is not either: else guessing goes on, and only failures are slow."""
+def test_guessing_an_operators_password_locks_the_login_for_a_while() -> None:
+    """Even the right one is refused: otherwise guessing would continue, and only failures be
+    slow."""
     logins = OperatorLogins(Loop({"ada": "right"}).gateway)
 
     def ask(password: str, peer: str = ELSEWHERE) -> Login | None:
@@ -93,7 +94,7 @@ def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
     assert ask("right", "192.0.2.2:1") == Login("internal")
 
 
-def test_an_operator_whom_a_server_knows_is_told_when_it_has_answered() -> None:
+def test_an_operator_known_to_a_server_waits_for_its_answer() -> None:
     wire = AuthWire()
     gateway = Loop(backends=wire.backends("http", "internal")).gateway
     logins = OperatorLogins(gateway)
@@ -108,14 +109,14 @@ def test_an_operator_whom_a_server_knows_is_told_when_it_has_answered() -> None:
     assert wire.questions() == [{"about": "user", "username": "ada", "password": "secret"}]
     wire.answer("allow monitoring")
     assert written == [b'{"ok": true, "is": "fine"}\n'] * 2
-    assert len(wire.all) == 2, "each request has its own credentials"
+    assert len(wire.all) == 2, "each request carries its own credentials"
     assert session.data_received(ask) == b""
     wire.answer("deny")
     assert b"the login of user 'ada' was refused" in written[-1]
 
 
-def test_who_orders_something_is_named_and_who_only_reads_is_not() -> None:
-    """A cluster that was shut down said so, and not by whom."""
+def test_operators_are_named_for_orders_but_not_for_queries() -> None:
+    """The log said that a cluster was shut down, but not by whom."""
     noted: list[str] = []
     ada = Login("internal", ("administrator",))
     member = SimpleNamespace(
@@ -134,8 +135,8 @@ def test_who_orders_something_is_named_and_who_only_reads_is_not() -> None:
     ]
 
 
-def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> None:
-    """JSON may have half of a pair of surrogates, which cannot be asked about."""
+def test_a_password_that_is_no_valid_text_is_refused_and_locks_nobody_out() -> None:
+    """JSON may contain half a surrogate pair, which cannot be asked about."""
     wire = AuthWire()
     gateway = Loop({"ada": "right"}, backends=wire.backends("http", "internal")).gateway
     logins = OperatorLogins(gateway)
@@ -149,7 +150,7 @@ def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> Non
     assert gateway.logins.checks.wait_s("192.0.2.1", "ada", later) == 0.0
 
 
-def test_over_http_guesses_that_come_at_one_moment_are_no_more_under_way() -> None:
+def test_over_http_simultaneous_guesses_are_bounded_too() -> None:
     wire = AuthWire()
     gateway = Loop(backends=wire.backends()).gateway
     logins = OperatorLogins(gateway)
@@ -159,7 +160,7 @@ def test_over_http_guesses_that_come_at_one_moment_are_no_more_under_way() -> No
             asyncio.ensure_future(logins.in_turn("ada", f"guess {number}", ELSEWHERE))
             for number in range(3 * USER_FREE)
         ]
-        for _ in range(3):  # each has come as far as it gets without an answer
+        for _ in range(3):  # each goes as far as it can without an answer
             await asyncio.sleep(0)
         wire.answer("deny")
         return await asyncio.gather(*asked, return_exceptions=True)
@@ -170,7 +171,7 @@ def test_over_http_guesses_that_come_at_one_moment_are_no_more_under_way() -> No
     assert len(wire.all) == USER_FREE
 
 
-def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
+def test_over_http_slowed_logins_queue_and_beyond_that_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waited: list[float] = []

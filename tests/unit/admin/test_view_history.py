@@ -1,4 +1,4 @@
-"""The views that a member remembers, and who took its leave before one."""
+"""The views that a member remembers, and which members left before one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vsync.totem.membership.departures import LEFT
 from vsync.types import Member
 
 
-def test_who_took_its_leave_is_told_with_the_first_view_without_it() -> None:
-    """Its leave is heard before the view changes, and may be looked at in between."""
+def test_a_member_that_left_is_named_with_the_first_view_without_it() -> None:
+    """Its leave message arrives before the view changes, and may be read in between."""
 
     def sees(*names: str, active: bool = True) -> None:
         primary.members = tuple(Member(one, 1, one) for one in names)

@@ -1,4 +1,4 @@
-"""How connections and channels end, and what silence means."""
+"""How connections and channels end, and how silence is judged."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_a_close_that_its_member_does_not_answer_in_time_ends_it() -> None:
     assert connection.has_ended
 
 
-def test_a_fault_after_a_close_ends_it_at_once() -> None:
+def test_an_error_after_a_close_ends_the_connection_at_once() -> None:
     connection = opened()
     connection.close(320, "CONNECTION_FORCED - stop")
     assert connection.receive(b"\xff" * 30, 0.0) == []
@@ -106,15 +106,15 @@ def test_both_sides_close_a_channel_at_once() -> None:
     received = [one.method for one in methods_in(connection.take_output())]
     assert received == ["channel.close", "channel.close-ok"]
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
-    # the client's was handed on already
+    # the client's has been handed on already
     connection = opened()
     connection.receive(close, 0.0)
     connection.close_channel(1, 404, "NOT_FOUND - x", 50, 10)
     received = [one.method for one in methods_in(connection.take_output())]
     assert received == ["channel.close", "channel.close-ok"]
-    # it may take the number again at once
+    # the client may use the number again at once
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
-    # the server is about to send why
+    # the server is about to send the reason
     connection = opened()
     connection.discard_channel(1)
     assert connection.receive(close, 0.0) == []
@@ -123,8 +123,8 @@ def test_both_sides_close_a_channel_at_once() -> None:
     assert received == ["channel.close", "channel.close-ok"]
 
 
-def test_channel_max_is_a_number_of_channels() -> None:
-    """Whatever their numbers: some clients begin at the highest, some never use one again."""
+def test_channel_max_bounds_the_number_of_channels() -> None:
+    """Whatever their numbers: some clients start at the highest, some never use one again."""
     connection = new()
     data = codec.PROTOCOL_HEADER + start_ok() + tune_ok(channel_max=2)
     connection.receive(data + method(0, "connection.open", "/") + method(1, "channel.open"), 0.0)
@@ -136,10 +136,10 @@ def test_channel_max_is_a_number_of_channels() -> None:
     expect_close(connection, events, 530, "number of channels opened (2)", "channel_max (2)")
 
 
-def test_who_never_confirms_that_channels_are_closed_is_closed(
+def test_a_client_that_never_confirms_closed_channels_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each channel.open would look through up to 65,535 of them."""
+    """Otherwise each channel.open would search up to 65,535 of them."""
     monkeypatch.setattr("broker.amqp.connection.UNCONFIRMED_MAX", 2)
     connection = new()
     data = codec.PROTOCOL_HEADER + start_ok() + tune_ok(channel_max=1)
@@ -168,7 +168,7 @@ def test_heartbeats_are_sent_when_nothing_else_is() -> None:
     connection = opened(heartbeat=10)
     connection.receive(codec.HEARTBEAT_FRAME, 0.0)
     assert connection.next_timer() == 5.0
-    connection.wake(5.0)  # the handshake was something
+    connection.wake(5.0)  # the handshake counts as output
     assert connection.take_output() == b""
     connection.wake(10.0)
     assert connection.take_output() == codec.HEARTBEAT_FRAME

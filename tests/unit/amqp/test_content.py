@@ -26,7 +26,7 @@ from tests.support.amqp_connection import expect_close, opened
 from tests.support.amqp_peer import PERSISTENT, method, publish
 
 
-def test_messages_come_whole_however_the_bytes_are_cut() -> None:
+def test_messages_come_whole_however_the_bytes_are_split() -> None:
     bodies = [b"", b"x", b"y" * 4088, b"z" * 4089, b"w" * 20_000]
     stream = b"".join(
         publish(1, "ex", f"key-{number}", body, frame_max=4096)
@@ -121,7 +121,7 @@ PUBLISH = method(1, "basic.publish", "", "q", False, False)
         (b"\xff" * 20, 501, "frame"),
     ],
 )
-def test_what_an_open_connection_does_not_take(data: bytes, code: int, word: str) -> None:
+def test_invalid_input_on_an_open_connection(data: bytes, code: int, word: str) -> None:
     connection = opened()
     expect_close(connection, connection.receive(data, 0.0), code, word)
     assert connection.receive(publish(1, "", "q"), 0.0) == []
@@ -136,13 +136,13 @@ def test_a_close_names_the_method_at_fault() -> None:
     assert received.args[2:] == (50, 10)
 
 
-def test_what_was_sent_before_the_fault_counts() -> None:
+def test_methods_sent_before_an_error_count() -> None:
     connection = opened()
     events = connection.receive(publish(1, "", "q") + b"\xff" * 8, 0.0)
     assert [type(event) for event in events] == [Published, Faulted]
 
 
-def test_a_fault_in_a_frame_that_was_cut_is_the_same() -> None:
+def test_an_error_in_a_split_frame_is_the_same() -> None:
     stream = publish(1, "", "q") + b"\x01\x00\x01\x00\x00\x00\x02ab\xce" + publish(1, "", "q")
     for cut in range(1, len(stream)):
         connection = opened()
@@ -150,7 +150,7 @@ def test_a_fault_in_a_frame_that_was_cut_is_the_same() -> None:
         assert [type(event) for event in events] == [Published, Faulted], cut
 
 
-def test_a_frame_may_be_too_long_by_what_surrounds_its_payload() -> None:
+def test_a_frame_may_exceed_the_size_by_its_framing_octets() -> None:
     connection = opened(frame_max=4096)
     data = PUBLISH + header(1, 2 * 4096) + 2 * body(1, b"x" * 4096)
     for part in (data, publish(1, "", "q", b"x" * 4096, frame_max=8192)):
@@ -170,7 +170,7 @@ def test_a_message_that_is_too_large_ends_only_its_channel() -> None:
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
 
 
-def test_a_large_body_goes_on_in_parts() -> None:
+def test_a_large_body_is_handed_on_in_parts() -> None:
     connection = opened(Limits(assembly_bytes_max=1 << 20))
     whole = bytes(range(256)) * 8192  # 2 MiB
     for _ in range(2):
@@ -186,8 +186,8 @@ def test_a_large_body_goes_on_in_parts() -> None:
         assert b"".join((*data, message.body)) == whole
 
 
-def test_what_is_kept_of_a_body_in_tiny_frames_is_about_its_bytes() -> None:
-    """Else a connection could take some thirty times as much as its bodies may have."""
+def test_a_body_in_tiny_frames_takes_about_its_bytes_in_memory() -> None:
+    """Otherwise a connection could take about thirty times the permitted size of its bodies."""
     channel, body = ChannelIn(), bytes(range(250)) * 40
     channel.on_publish(("", "q", 0))
     channel.on_header(1, len(body), PERSISTENT, Properties(0, None))
@@ -210,7 +210,7 @@ def test_a_small_body_comes_whole() -> None:
     assert event == Published(1, "", "q", 4, PERSISTENT, bytes(size), None)
 
 
-def test_a_channel_that_ends_amid_a_large_body_begins_anew() -> None:
+def test_a_channel_closed_within_a_large_body_starts_anew() -> None:
     connection = opened()
     stream = publish(1, "", "q", bytes(2 << 20))
     (part,) = connection.receive(stream[:200_000], 0.0)
@@ -326,7 +326,7 @@ def test_whole_frames_are_split_off() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x01\x00\x00\x00\x10\x00\x00\x00", b"\x08" + b"\x00" * 7])
-def test_bytes_that_are_no_frames_are_not_split(data: bytes) -> None:
+def test_bytes_that_are_not_frames_are_not_split(data: bytes) -> None:
     with pytest.raises(ProtocolFault):
         codec.split_frames(data, 0, 4096 - codec.FRAME_OVERHEAD_BYTES)
 
@@ -342,7 +342,7 @@ def test_a_length_that_ends_behind_what_holds_it_is_refused(
             decode(held[:3] + bytes((more,)) + held[4:] + bytes(300), 0, 7)
 
 
-def test_tables_keep_what_only_some_clients_know() -> None:
+def test_tables_decode_types_that_only_some_clients_use() -> None:
     entries = (
         b"\x01aL" + b"\xff" * 8 + b"\x01bB\xff" + b"\x01cu\xff\xff" + b"\x01di\xff\xff\xff\xff"
         b"\x01eS\x00\x00\x00\x01\xff" + b"\x01ff\x3f\x80\x00\x00"

@@ -1,4 +1,4 @@
-"""How a connection begins: the protocol header, who the client is, and what both agree on."""
+"""How a connection begins: the protocol header, the login, and the agreed limits."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_the_handshake_step_by_step() -> None:
     assert start.method == "connection.start"
     properties = start.args[2]
     assert isinstance(properties, dict)
-    assert (properties["node"], properties["cluster_id"]) == ("a", "")  # not known yet
+    assert (properties["node"], properties["cluster_id"]) == ("a", "")  # not yet known
     capabilities = properties["capabilities"]
     assert isinstance(capabilities, dict)
     assert capabilities["publisher_confirms"] is True
@@ -41,8 +41,8 @@ def test_the_handshake_step_by_step() -> None:
     assert methods_in(connection.take_output()) == [(0, "connection.open-ok", ("",), None, b"")]
 
 
-def test_who_says_0_9_gets_0_9_1() -> None:
-    """As from RabbitMQ: aioamqp says so."""
+def test_a_client_of_0_9_gets_0_9_1() -> None:
+    """As from RabbitMQ: aioamqp sends that header."""
     connection = new()
     assert connection.receive(codec.HEADER_OF_0_9[:5], 0.0) == []
     assert connection.receive(codec.HEADER_OF_0_9[5:] + start_ok() + tune_ok(), 0.0) == []
@@ -124,7 +124,7 @@ def test_limits_that_cannot_be_agreed_on_end_the_connection(data: bytes, word: s
     expect_close(connection, connection.receive(data, 0.0), errors.NOT_ALLOWED, word)
 
 
-def test_no_limit_of_the_clients_means_ours() -> None:
+def test_zero_limits_of_the_client_mean_ours() -> None:
     connection = new()
     connection.receive(codec.PROTOCOL_HEADER + start_ok() + tune_ok(0, 0), 0.0)
     assert connection.frame_bytes_max == 131_072
@@ -145,7 +145,7 @@ def test_no_limit_of_the_clients_means_ours() -> None:
         (b"\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x63\xce", 540, "99"),
     ],
 )
-def test_what_does_not_belong_in_a_handshake(data: bytes, code: int, word: str) -> None:
+def test_invalid_methods_in_a_handshake(data: bytes, code: int, word: str) -> None:
     connection = new()
     connection.receive(codec.PROTOCOL_HEADER, 0.0)
     expect_close(connection, connection.receive(data + b"\x00", 0.0), code, word)

@@ -1,4 +1,4 @@
-"""Large contents go out as the socket takes them, and hold up no end of a connection."""
+"""Large contents are written as the socket takes them, and delay no end of a connection."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def taken(connection: ServerConnection) -> list[bytes]:
     return pieces
 
 
-def test_it_goes_out_in_whole_frames_before_what_comes_after_it() -> None:
+def test_it_is_written_in_whole_frames_before_later_output() -> None:
     connection = sent_large()
     connection.send(1, "basic.get-empty")
     pieces = taken(connection)
@@ -46,7 +46,7 @@ def test_it_goes_out_in_whole_frames_before_what_comes_after_it() -> None:
     assert taken(connection) == [b""]
 
 
-def test_a_second_one_waits_for_the_first() -> None:
+def test_a_second_content_waits_for_the_first() -> None:
     connection = sent_large()
     connection.take_output()
     connection.send(1, "basic.deliver", ("c", 2, False, "", "q"))
@@ -70,7 +70,7 @@ def test_our_close_does_not_wait_for_it(begun: bool) -> None:
     assert said == [*before, "connection.close"]
 
 
-def test_nor_does_the_close_ok_of_a_client_that_leaves() -> None:
+def test_nor_does_the_close_ok_for_a_client_that_leaves() -> None:
     connection = sent_large()
     connection.take_output()
     connection.receive(method(0, "connection.close", 200, "", 0, 0), 1.0)
@@ -79,7 +79,7 @@ def test_nor_does_the_close_ok_of_a_client_that_leaves() -> None:
     assert connection.has_ended
 
 
-def test_what_is_held_goes_on_where_it_was() -> None:
+def test_held_output_continues_where_it_stopped() -> None:
     connection = sent_large()
     pieces = [bytes(connection.take_output())]
     connection.send(1, "basic.get-empty")
@@ -94,7 +94,7 @@ def test_what_is_held_goes_on_where_it_was() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_that_was_held_follows_our_close() -> None:
+def test_no_held_output_follows_our_close() -> None:
     connection = sent_large()
     connection.hold_output()
     connection.close(320, "CONNECTION_FORCED - bye")
@@ -103,7 +103,7 @@ def test_nothing_that_was_held_follows_our_close() -> None:
     assert not connection.ahead
 
 
-def test_what_was_held_is_not_for_whoever_has_ended() -> None:
+def test_held_output_is_dropped_when_the_client_has_ended() -> None:
     connection = sent_large()
     connection.hold_output()
     connection.receive(method(0, "connection.close", 200, "", 0, 0), 1.0)

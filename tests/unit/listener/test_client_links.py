@@ -1,4 +1,4 @@
-"""What a member writes to its clients, as it may reply, or not, and under an alarm."""
+"""What a member writes to its clients, while it may reply, while it may not, and under an alarm."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Linked(Loop):
         return [one.method for one in methods_in(data)]
 
     def apply_publish(self, link: ClientLink) -> None:
-        """The machine delivers a message, and its frames collect."""
+        """The machine delivers a message, whose frames are encoded but not yet written."""
         self.gateway.data_received(link.client, publish(1, "", "q"), self.now)
         for command in self.gateway.take_commands():
             self.apply(self.gateway.session, command)
 
 
-def test_what_was_encoded_before_the_view_ended_waits_for_the_next_one() -> None:
-    """G7: a process that was stopped in between goes on in another view."""
+def test_output_encoded_before_the_view_ended_waits_for_the_next_view() -> None:
+    """G7: a process that was stopped in between continues in another view."""
     member = Linked()
     link = member.open()
     member.apply_publish(link)
@@ -81,7 +81,7 @@ def test_what_was_encoded_before_the_view_ended_waits_for_the_next_one() -> None
     assert member.written() == ["basic.deliver"]
 
 
-def test_what_comes_of_a_view_that_ended_is_not_encoded() -> None:
+def test_effects_of_a_view_that_ended_are_not_encoded() -> None:
     """G7."""
     member = Linked()
     link = member.open()
@@ -95,8 +95,8 @@ def test_what_comes_of_a_view_that_ended_is_not_encoded() -> None:
     assert member.written() == ["basic.deliver"]
 
 
-def test_an_alarm_begins_and_ends_for_those_who_publish() -> None:
-    """G21: also one that ended, or began, while the member might not reply."""
+def test_publishers_are_told_of_the_start_and_end_of_an_alarm() -> None:
+    """G21: even if it started or ended while the member might not reply."""
     member = Linked()
     link = member.open()
     member.sends(link.client, publish(1, "", "q"))

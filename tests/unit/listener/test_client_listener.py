@@ -1,4 +1,4 @@
-"""The client ports over real sockets on loopback: TLS, who is let in, and who says nothing."""
+"""The client ports over real sockets on loopback: TLS, admission, and silent clients."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.support.gateway_loop import Loop
 from vsync.admin.protocol import LINE_BYTES_MAX, PREAMBLE
 
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0  # that turns a hang into a failure
+PATIENCE_S = 60.0  # turns a hang into a failure
 QUICK = ClientLimits(negotiate_s=0.3)
 
 
 class Member:
-    """Clients are admitted and get what the gateway itself says; no ring, no machine."""
+    """Admits clients, and sends what the gateway itself answers; no ring, no machine."""
 
     def __init__(
         self, listener: ClientListener, loop: asyncio.AbstractEventLoop, limits: ClientLimits
@@ -66,7 +66,7 @@ class Member:
 
     @property
     def all(self) -> list[Client]:
-        """The clients that are here."""
+        """The connected clients."""
         return list(self.clients._links)
 
 
@@ -110,7 +110,7 @@ Story = Callable[[], Awaitable[None]]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Callable[[Story], None]:
-    """Run a coroutine on either loop: brokers have uvloop where it is installed."""
+    """Run a coroutine on either event loop: brokers use uvloop where it is installed."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
 
     def go(story: Story) -> None:
@@ -155,7 +155,7 @@ async def opened(
 async def answered(
     port: int, context: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, dict[str, tuple[Value, ...]]]:
-    """The same, and what it was answered, by method."""
+    """The same, with the answers by method."""
     reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
     writer.write(opening())
     received = b""
@@ -167,7 +167,7 @@ async def answered(
 
 
 async def gone(reader: asyncio.StreamReader) -> bytes:
-    """What still comes, until the other end closes."""
+    """The remaining input until the other end closes."""
     received = b""
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(65536):
@@ -199,7 +199,7 @@ def test_a_client_over_tls_and_one_without(run: Callable[[Story], None], files: 
     run(story)
 
 
-def test_a_client_is_told_the_heartbeat_and_nothing_that_is_reserved(
+def test_a_client_is_offered_the_heartbeat_and_no_reserved_field(
     run: Callable[[Story], None], files: Files
 ) -> None:
     async def story() -> None:
@@ -207,7 +207,7 @@ def test_a_client_is_told_the_heartbeat_and_nothing_that_is_reserved(
             for port, context in ((here.plain, None), (here.tls, trusting(files))):
                 _, writer, said = await answered(port, context)
                 assert said["connection.tune"] == (2047, 131_072, 7)
-                assert said["connection.open-ok"] == ("",)  # there are libraries that skip a byte
+                assert said["connection.open-ok"] == ("",)  # some libraries skip a byte
                 writer.close()
 
     run(story)
@@ -225,11 +225,12 @@ async def closed_by_client(
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_who_closes_the_connection_closes_the_socket(
+def test_a_client_that_closes_its_connection_has_its_socket_closed(
     run: Callable[[Story], None], files: Files, tls: bool
 ) -> None:
-    """It may write on meanwhile: what it still sends is read and dropped.  Our end behind our
-    close-ok would be a lost connection to some, and a reset to who writes."""
+    """The client may still write meanwhile: its input is read and dropped. If we closed our end
+    right after our close-ok, some clients would see a lost connection, and a writing client a
+    reset."""
 
     async def story() -> None:
         async with serving(ClientLimits(), files) as here:
@@ -249,7 +250,7 @@ def test_who_closes_the_connection_closes_the_socket(
 
 
 @pytest.mark.parametrize("by_client", [False, True])
-def test_who_does_not_close_after_the_end_is_closed(
+def test_a_client_that_does_not_close_its_socket_after_the_end_is_closed(
     run: Callable[[Story], None], files: Files, monkeypatch: pytest.MonkeyPatch, by_client: bool
 ) -> None:
     monkeypatch.setattr("broker.frontend.connections.LINGER_S", 0.2)
@@ -271,7 +272,7 @@ def test_who_does_not_close_after_the_end_is_closed(
 
 
 def test_large_frames_over_tls_are_whole(run: Callable[[Story], None], files: Files) -> None:
-    """What is written in many pieces, before the handshake's end is noticed, too."""
+    """Written in many pieces, and before the end of the handshake is noticed, too."""
 
     async def story() -> None:
         async with serving(ClientLimits(), files) as here:
@@ -333,7 +334,7 @@ def test_a_certificate_is_required_and_must_be_of_the_authority(
 def test_new_certificates_are_for_new_connections(
     run: Callable[[Story], None], authority: Authority, files: Files
 ) -> None:
-    """What SIGHUP does; who is connected stays so."""
+    """As after a SIGHUP; connected clients stay connected."""
 
     def shown(writer: asyncio.StreamWriter) -> str:
         return str(writer.get_extra_info("peercert")["serialNumber"])
@@ -359,7 +360,7 @@ def test_new_certificates_are_for_new_connections(
     ("first", "said"),
     [(b"AMQP\0\0\x09\x01", "it does not speak TLS"), (b"GET / HTTP/1.1\r\n\r\n", "HTTP")],
 )
-def test_who_does_not_speak_tls_is_told_apart_in_the_log(
+def test_the_log_names_a_client_that_does_not_speak_tls(
     run: Callable[[Story], None],
     files: Files,
     first: bytes,
@@ -380,7 +381,7 @@ def test_who_does_not_speak_tls_is_told_apart_in_the_log(
 
 
 def test_old_versions_of_tls_are_refused(run: Callable[[Story], None], files: Files) -> None:
-    """The handshake fails; so it does for a cipher without authentication."""
+    """The handshake fails, as it does for a cipher without authentication."""
 
     async def story() -> None:
         async with serving(ClientLimits(), files) as here:
@@ -399,12 +400,13 @@ def test_old_versions_of_tls_are_refused(run: Callable[[Story], None], files: Fi
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_slowloris(run: Callable[[Story], None], files: Files, tls: bool) -> None:
-    """Who connects and says nothing, a byte at a time, or half a handshake, is closed in time."""
+    """A client that connects and sends nothing, one byte at a time, or half a handshake, is closed
+    in time."""
 
     async def story() -> None:
         async with serving(ClientLimits(), files) as here:
             _, quick = await opened(here.tls, trusting(files))
-            here.listener.limits.limits = QUICK  # in which a good one may not be done
+            here.listener.limits.limits = QUICK  # too short for some good handshakes
             here.member.clients.gateway.set_negotiate_time(QUICK.negotiate_s)
             port = here.tls if tls else here.plain
             ends = [await asyncio.open_connection(HOST, port) for _ in range(10)]
@@ -420,10 +422,10 @@ def test_slowloris(run: Callable[[Story], None], files: Files, tls: bool) -> Non
     run(story)
 
 
-def test_who_begins_amqp_and_does_not_log_in_is_closed(
+def test_a_client_that_starts_amqp_and_does_not_log_in_is_closed(
     run: Callable[[Story], None], files: Files
 ) -> None:
-    """What speaks AMQP gets its own time limit, of the same length."""
+    """A client that speaks AMQP gets a time limit of its own, of the same length."""
 
     async def story() -> None:
         async with serving(ClientLimits(negotiate_s=1.0), files) as here:
@@ -436,10 +438,10 @@ def test_who_begins_amqp_and_does_not_log_in_is_closed(
     run(story)
 
 
-def test_more_than_may_negotiate_are_closed_at_once(
+def test_connections_beyond_the_negotiation_limit_are_closed_at_once(
     run: Callable[[Story], None], files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And who logs in makes room for the next."""
+    """A client that logs in makes room for the next."""
 
     async def story() -> None:
         async with serving(ClientLimits(negotiating=4), files) as here:
@@ -461,7 +463,7 @@ def test_more_than_may_negotiate_are_closed_at_once(
 
 
 def test_memory_before_login_is_bounded(run: Callable[[Story], None], files: Files) -> None:
-    """Hundreds that send what never ends hold a few kilobytes each."""
+    """Hundreds of connections that send endless input hold a few kilobytes each."""
 
     async def story() -> None:
         async with serving(ClientLimits(negotiate_s=600), files) as here:
@@ -487,7 +489,7 @@ def test_memory_before_login_is_bounded(run: Callable[[Story], None], files: Fil
     run(story)
 
 
-def test_an_operator_is_answered_when_it_is_known_who_that_is(
+def test_an_operator_is_answered_once_the_login_is_decided(
     run: Callable[[Story], None], files: Files
 ) -> None:
     """Its further requests wait in the socket, and stay unread if it goes away."""
@@ -515,7 +517,7 @@ def test_an_operator_is_answered_when_it_is_known_who_that_is(
                 (one,) = here.listener._sockets.values()
                 one.abort()
                 await until(lambda: not here.listener._sockets)
-                asked.pop()(Login("http", ("monitoring",)), 0.0)  # nobody hears it
+                asked.pop()(Login("http", ("monitoring",)), 0.0)  # nobody receives it
 
     run(story)
 
@@ -540,7 +542,7 @@ def test_a_management_connection_that_asks_nothing_more_is_closed(
 def test_management_gets_no_more_answers_than_it_reads(
     run: Callable[[Story], None], files: Files
 ) -> None:
-    """Questions wait in the socket while the answers are not read."""
+    """Requests wait in the socket while the answers are not read."""
 
     async def story() -> None:
         async with serving(ClientLimits(), files) as here:
@@ -568,7 +570,7 @@ def test_management_gets_no_more_answers_than_it_reads(
     run(story)
 
 
-def test_a_port_that_is_taken_says_what_to_do(run: Callable[[Story], None], files: Files) -> None:
+def test_a_port_in_use_is_reported_with_advice(run: Callable[[Story], None], files: Files) -> None:
     async def story() -> None:
         async with serving(ClientLimits(), files) as here:
             for tls, option in ((False, "--port"), (True, "--tls-port")):

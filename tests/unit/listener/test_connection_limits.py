@@ -1,4 +1,4 @@
-"""How many are let in, of whom, and for how long without a login."""
+"""How many connections are accepted, from which addresses, and for how long without a login."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def refused(limits: ConnectionLimits, host: str = "10.0.0.1") -> str:
     return found.reason
 
 
-def test_all_of_them() -> None:
+def test_the_limit_of_all_connections() -> None:
     limits = ConnectionLimits(ClientLimits(connections=2), 1000)
     one = let_in(limits)
     let_in(limits)
@@ -34,7 +34,7 @@ def test_all_of_them() -> None:
     assert limits.counters["refused_full"] == 1
 
 
-def test_by_default_what_the_open_files_allow() -> None:
+def test_the_default_follows_the_limit_of_open_files() -> None:
     """The store, the ring and transfers must be able to open files when clients come in crowds."""
     limits = ConnectionLimits(ClientLimits(negotiating=10_000), FILES_KEPT + 20)
     for number in range(20):
@@ -42,7 +42,7 @@ def test_by_default_what_the_open_files_allow() -> None:
     assert "20 connections already, as this process may open 220 files" in refused(limits)
 
 
-def test_of_one_address() -> None:
+def test_the_limit_of_one_address() -> None:
     limits = ConnectionLimits(ClientLimits(per_address=2), 1000)
     for _ in range(2):
         limits.opened(let_in(limits))
@@ -51,8 +51,8 @@ def test_of_one_address() -> None:
     assert limits.counters["refused_of_address"] == 1
 
 
-def test_one_address_may_have_half_of_those_that_negotiate() -> None:
-    """Who connects and says nothing keeps out itself, not others."""
+def test_one_address_may_have_half_of_the_negotiating_connections() -> None:
+    """A client that connects and sends nothing keeps out itself, not others."""
     limits = ConnectionLimits(ClientLimits(negotiating=4), 1000)
     held = [let_in(limits), let_in(limits)]
     assert "of 10.0.0.1 are not open yet, half" in refused(limits)
@@ -65,7 +65,7 @@ def test_one_address_may_have_half_of_those_that_negotiate() -> None:
     assert limits.connections == 5
 
 
-def test_who_logged_in_is_not_overdue() -> None:
+def test_a_logged_in_client_is_not_overdue() -> None:
     limits = ConnectionLimits(ClientLimits(negotiate_s=10), 1000)
     slow, quick = let_in(limits), let_in(limits, now=1.0)
     limits.opened(quick)
@@ -97,5 +97,5 @@ def test_nothing_is_kept_of_addresses_that_are_gone() -> None:
     ],
 )
 def test_what_counts_as_one_address(host: str, source: str) -> None:
-    """A host has a whole network of IPv6 addresses to choose from."""
+    """An IPv6 host can choose from all addresses of its network."""
     assert source_of(host) == source

@@ -1,4 +1,4 @@
-"""Questions over real HTTP: what is sent, and what a server may do wrong."""
+"""Questions to an auth server over real HTTP: what is sent, and how a server may fail."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tools.demo.local_cluster import free_ports
 
 SECRET = "top&secret=ö"
 QUESTION = AuthQuestion(USER, (("username", "ada"), ("password", SECRET)))
-PATIENCE_S = 60.0  # that turns a hang into a failure
+PATIENCE_S = 60.0  # turns a hang into a failure
 
 Behave = Callable[[asyncio.StreamWriter, str], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no slow server."""
+    """Long: a slow machine is not a slow server."""
     monkeypatch.setattr(auth_server, "LIMIT_S", PATIENCE_S)
 
 
 class Server:
-    """A server that behaves as a test says, and keeps what it was asked."""
+    """A server that behaves as the test says, and records its requests."""
 
     def __init__(self, behave: Behave) -> None:
-        self.asked: list[tuple[str, str]] = []  # first line, body
+        self.asked: list[tuple[str, str]] = []  # first line and body
         self.connections = 0
         self._behave = behave
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +83,7 @@ def reply(body: str, status: str = "200 OK", headers: str = "") -> Behave:
 
 
 class Asking:
-    """A member's side."""
+    """The member's side."""
 
     def __init__(self, port: int, scheme: str, method: str, ca: Path | None) -> None:
         urls = {about: f"{scheme}://127.0.0.1:{port}/auth/{about}" for about in ABOUT}
@@ -121,7 +121,7 @@ def run(
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
-def test_a_question_is_a_query_or_a_form_and_connections_are_kept(method: str) -> None:
+def test_a_question_is_a_query_or_a_form_and_connections_are_reused(method: str) -> None:
     async def work(asking: Asking, server: Server) -> None:
         for _ in range(3):
             assert await asking.ask() == Answer(True, ("management",))
@@ -162,7 +162,7 @@ async def endless(writer: asyncio.StreamWriter, _: str) -> None:
 
 
 async def packed(writer: asyncio.StreamWriter, path: str) -> None:
-    """Ten bytes that a client may make into millions."""
+    """Ten bytes that decompress to millions."""
     await reply("allow", headers="Content-Encoding: gzip\r\n")(writer, path)
 
 
@@ -178,16 +178,14 @@ async def packed(writer: asyncio.StreamWriter, path: str) -> None:
         (endless, "longer than 4096 bytes"),
     ],
 )
-def test_what_a_server_may_do_wrong(
-    behave: Behave, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_how_a_server_may_fail(behave: Behave, said: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def work(asking: Asking, server: Server) -> None:
         answer = await asking.ask()
         assert not answer.allowed
         assert said in answer.fault
-        assert len({line for line, _ in server.asked}) == 1, "it went nowhere else"
+        assert len({line for line, _ in server.asked}) == 1, "the question went nowhere else"
         assert said in asking.log[0]
         for word in (SECRET, "secret"):
             assert word not in "".join(asking.log) + caplog.text
@@ -195,7 +193,7 @@ def test_what_a_server_may_do_wrong(
     run(behave, work)
 
 
-def test_what_is_packed_is_not_unpacked() -> None:
+def test_a_compressed_answer_is_not_decompressed() -> None:
     async def work(asking: Asking, _: Server) -> None:
         assert await asking.ask() == Answer(True)
 
@@ -203,7 +201,7 @@ def test_what_is_packed_is_not_unpacked() -> None:
 
 
 @pytest.mark.parametrize("drips", [False, True])
-def test_a_slow_server_and_one_that_drips_have_the_same_time(
+def test_a_slow_server_and_a_dripping_one_have_the_same_time(
     drips: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth_server, "LIMIT_S", 0.2)
@@ -223,7 +221,7 @@ def test_a_slow_server_and_one_that_drips_have_the_same_time(
     run(slow, work)
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_an_unreachable_server() -> None:
     (port,) = free_ports(1)
 
     async def work() -> None:
@@ -234,11 +232,11 @@ def test_a_server_that_is_not_there() -> None:
     asyncio.run(work())
 
 
-def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_login() -> None:
+def test_a_connection_closed_by_the_server_meanwhile_costs_no_login() -> None:
     async def once(writer: asyncio.StreamWriter, path: str) -> None:
         await reply("allow")(writer, path)
         await writer.drain()
-        writer.close()  # though it did not say so
+        writer.close()  # without announcing it
 
     async def work(asking: Asking, _: Server) -> None:
         for _login in range(5):
@@ -247,7 +245,7 @@ def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_login() -> N
     run(once, work, method="post")
 
 
-def test_a_certificate_is_verified_and_its_name_too(tmp_path: Path) -> None:
+def test_the_certificate_of_a_server_and_its_name_are_verified(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs", "theirs")
@@ -261,12 +259,12 @@ def test_a_certificate_is_verified_and_its_name_too(tmp_path: Path) -> None:
             answer = await asking.ask()
             assert answer.allowed is allowed
             assert allowed or "its certificate is not taken" in answer.fault
-            assert bool(server.asked) is allowed, "nothing is said before it is known to whom"
+            assert bool(server.asked) is allowed, "nothing is sent before the server is verified"
 
         run(reply("allow"), work, scheme="https", tls=context, ca=good.ca)
 
 
-def test_a_file_of_authorities_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_invalid_file_of_authorities_is_refused_at_the_start(tmp_path: Path) -> None:
     async def start(ca: Path) -> None:
         Asking(1, "https", "get", ca)
 
@@ -276,7 +274,7 @@ def test_a_file_of_authorities_that_is_none_is_refused_at_the_start(tmp_path: Pa
             asyncio.run(start(tmp_path / name))
 
 
-def test_who_sends_passwords_in_clear_over_a_network_is_warned() -> None:
+def test_passwords_in_clear_over_a_network_give_a_warning() -> None:
     assert is_in_clear("http://auth.example/user")
     assert is_in_clear("http://10.0.0.1:8000/user")
     assert not is_in_clear("http://127.0.0.1:8000/user")

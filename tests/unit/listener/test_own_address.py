@@ -1,4 +1,4 @@
-"""What others are told of a broker that listens everywhere."""
+"""The address that a broker that listens everywhere announces to others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.listener.client_listener import reachable
 
 
 class Route:
-    """A socket that finds a way, or none."""
+    """A socket that finds a route, or none."""
 
     way: str = ""
 
@@ -31,7 +31,7 @@ class Route:
         return ("fd00::7" if self._family == socket.AF_INET6 else self.way), 1
 
 
-def test_all_addresses_are_none_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wildcard_address_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", Route)
     monkeypatch.setattr(Route, "way", "10.0.0.7")
     assert (
@@ -42,11 +42,11 @@ def test_all_addresses_are_none_for_others(monkeypatch: pytest.MonkeyPatch) -> N
         assert reachable(other) == other
 
 
-def test_a_machine_without_a_way_out_gives_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_route_gives_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", Route)
     monkeypatch.setattr(socket, "gethostname", lambda: "north")
     assert reachable("amqp:tcp:0.0.0.0:5672") == "amqp:tcp:north:5672"
 
 
-def test_of_this_machine_something_is_found() -> None:
+def test_an_address_of_this_machine_is_found() -> None:
     assert "0.0.0.0" not in reachable("amqp:tcp:0.0.0.0:5672")

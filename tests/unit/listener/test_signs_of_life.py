@@ -1,4 +1,4 @@
-"""Whether anything came from a client lately, by real sockets."""
+"""Whether a client showed signs of life lately, over real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.system.support.clusters import wait_until
 
 
 class Wire:
-    """A transport, as far as it is asked here."""
+    """The part of a transport that is used here."""
 
     def __init__(self, sock: socket.socket | None) -> None:
         self.sock = sock
@@ -26,8 +26,8 @@ def wire(sock: socket.socket | None) -> asyncio.BaseTransport:
     return cast("asyncio.BaseTransport", Wire(sock))
 
 
-def test_what_comes_is_heard_and_so_is_the_answer_of_a_kernel() -> None:
-    """The client itself does nothing at all, as one that only consumes."""
+def test_input_and_acks_of_the_kernel_are_signs_of_life() -> None:
+    """The client itself does nothing at all, like one that only consumes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         ours, _ = server.accept()
@@ -43,7 +43,7 @@ def test_what_comes_is_heard_and_so_is_the_answer_of_a_kernel() -> None:
         assert not heard_within(found, 5.0), "it is closed"
 
 
-def test_where_the_system_cannot_tell_a_connection_counts() -> None:
+def test_where_the_system_cannot_tell_an_open_connection_counts() -> None:
     assert heard_within(wire(None), 0.1)
     real, connections._TCP_INFO = connections._TCP_INFO, None
     try:

@@ -1,4 +1,4 @@
-"""TLS files: what is taken, and what a wrong one says."""
+"""TLS files: what is accepted, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def test_ciphers_have_forward_secrecy_and_authenticate(files: Files) -> None:
 @pytest.mark.parametrize(
     ("verify", "mode"), [("peer", ssl.CERT_OPTIONAL), ("require", ssl.CERT_REQUIRED)]
 )
-def test_whom_it_verifies(files: Files, verify: str, mode: ssl.VerifyMode) -> None:
+def test_which_clients_are_verified(files: Files, verify: str, mode: ssl.VerifyMode) -> None:
     assert server_tls(options(files, verify, files.ca)).context.verify_mode is mode
 
 
-def test_one_file_for_both(files: Files, tmp_path: Path) -> None:
+def test_one_file_for_certificate_and_key(files: Files, tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(files.certificate.read_bytes() + files.key.read_bytes())
     both.chmod(0o600)
     assert server_tls(TlsOptions(0, both, both, None, "none")).subject
 
 
-def test_a_file_that_is_not_there(files: Files, tmp_path: Path) -> None:
+def test_a_missing_file(files: Files, tmp_path: Path) -> None:
     missing = tmp_path / "nothing.pem"
     assert problem(options(files._replace(certificate=missing))) == (
         f"--tls-cert {missing}: no such file or directory"
@@ -73,7 +73,7 @@ def test_a_file_that_is_not_there(files: Files, tmp_path: Path) -> None:
     assert "is a directory" in problem(options(files._replace(certificate=tmp_path)))
 
 
-def test_a_file_without_what_it_should_hold(files: Files, tmp_path: Path) -> None:
+def test_a_file_without_the_expected_content(files: Files, tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("certificates: see the wiki\n")
     assert "not a certificate in it" in problem(options(files._replace(certificate=other)))
@@ -82,7 +82,7 @@ def test_a_file_without_what_it_should_hold(files: Files, tmp_path: Path) -> Non
 
 
 def test_a_torn_file(files: Files) -> None:
-    """As a copy that is under way leaves it."""
+    """As left by a copy that is under way."""
     text = files.certificate.read_text()
     files.certificate.write_text(text[: len(text) // 2])
     assert problem(options(files)).startswith(f"--tls-cert {files.certificate}: it cannot be used")
@@ -102,8 +102,8 @@ def test_the_key_of_another_certificate(authority: Authority, files: Files) -> N
     )
 
 
-def test_an_encrypted_key_asks_nobody(files: Files, tmp_path: Path) -> None:
-    """OpenSSL would ask at the terminal, and a service has none."""
+def test_an_encrypted_key_is_refused_without_a_prompt(files: Files, tmp_path: Path) -> None:
+    """OpenSSL would ask on the terminal, and a service has none."""
     key = tmp_path / "locked.key"
     subprocess.run(
         ["openssl", "pkcs8", "-topk8", "-in", files.key, "-out", key, "-passout", "pass:secret"],
@@ -113,13 +113,13 @@ def test_an_encrypted_key_asks_nobody(files: Files, tmp_path: Path) -> None:
     assert "it is encrypted" in problem(options(files._replace(key=key)))
 
 
-def test_a_key_that_everybody_can_read(files: Files) -> None:
+def test_a_key_readable_by_everybody(files: Files) -> None:
     files.key.chmod(0o644)
     assert f"chmod o= {files.key}" in problem(options(files))
 
 
-def test_a_certificate_that_has_expired_is_served_with_a_warning(authority: Authority) -> None:
-    """The clients decide; some take it."""
+def test_an_expired_certificate_is_served_with_a_warning(authority: Authority) -> None:
+    """The clients decide; some accept it."""
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     found = server_tls(options(authority.issue("old", "localhost", not_after=past)))
     assert "expired" in found.warning
