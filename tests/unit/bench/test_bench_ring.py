@@ -1,4 +1,4 @@
-"""The ring's benchmark still runs, and what it measured was ordered the same everywhere."""
+"""The benchmark of the ring runs, and its processes deliver in the same order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with RabbitMQ: what it measures, and the table it prints."""
+"""The comparison with RabbitMQ: its measurements, and the table it prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_table_has_medians_and_ratios_to_the_first_system() -> None:
     assert theirs == "| w | q | 25 | 2.00 | 9.00 |  | 0.50 | 20,000 | 0.200 | 0.25 |"
 
 
-def test_a_work_of_which_nothing_arrived_is_a_row_like_others() -> None:
+def test_a_workload_of_which_nothing_arrived_is_an_ordinary_row() -> None:
     assert "| w | ours | 0 | 3.00 |" in table([row("ours", 0, 3.0)])
 
 

@@ -1,4 +1,4 @@
-"""The count of what a turn of the ring takes: it counts something, and the same each time."""
+"""The count of calls in a turn of the ring: it counts something, and the same in each run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_kinds_of_turns_are_told_apart() -> None:
     for turns in (Calls(), calls, codes):
         run("one", turns, 2, FEW)
     assert {"submit > EARLY", "EARLY > REPORT REPORT", "commit > REPORT"} <= calls.of.keys()
-    for kind in calls.of:  # Python 3.14 leaves out what a first turn does for the first time
+    for kind in calls.of:  # Python 3.14 omits what a first turn does for the first time
         assert 0 < calls.typical(kind) < codes.typical(kind), kind
     assert "EARLY > REPORT REPORT" in told("one", {"calls": calls, "codes": codes})

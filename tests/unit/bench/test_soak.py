@@ -1,4 +1,4 @@
-"""What the soak takes for growth: it must see a leak, and no more than that."""
+"""What the soak counts as growth: it must find a leak, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def samples(count: int) -> list[Sample]:
     ]
 
 
-def test_a_process_that_warms_up_and_goes_up_and_down_has_not_grown() -> None:
+def test_warming_up_and_going_up_and_down_is_no_growth() -> None:
     assert not grown(samples(60))
 
 
 @pytest.mark.parametrize("what", SLACK)
-def test_each_thing_that_goes_on_growing_is_named(what: str) -> None:
+def test_each_thing_that_keeps_growing_is_named(what: str) -> None:
     leaking = samples(60)
     for number, one in enumerate(leaking):
         one[what] *= 1 + number / 15

@@ -1,5 +1,4 @@
-"""The bench of one small message: it tells two builds apart by calls, so these are no matter of
-chance."""
+"""The bench of one small message compares builds by calls, so calls must not vary by chance."""
 
 from __future__ import annotations
 

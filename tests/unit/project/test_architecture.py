@@ -1,5 +1,6 @@
 """docs/reference/rooms.md shows the rooms as they are, and ARCHITECTURE.md follows calls through
-functions that exist."""
+functions that exist.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +32,15 @@ def test_arrows_between_rooms_go_one_way() -> None:
     assert not back, "\n".join(["rooms that need each other:", *back])
 
 
-def test_no_two_modules_import_each_other_however_far_around() -> None:
-    """Imports inside functions and under TYPE_CHECKING count: a reader has to know both."""
+def test_no_two_modules_import_each_other_even_indirectly() -> None:
+    """Imports inside functions and under TYPE_CHECKING count: a reader must know both modules."""
     graph = {module: set(imported(module)) for module in modules()}
     assert len(graph) > 200
     found = [", ".join(group) for group in cycles(graph)]
     assert not found, "\n".join(["these import each other:", *found])
 
 
-def test_every_import_is_seen() -> None:
+def test_every_kind_of_import_is_found() -> None:
     source = (
         "from typing import TYPE_CHECKING\nimport broker.exit_codes\n"
         "if TYPE_CHECKING:\n    from broker.amqp import codec\n"
@@ -49,7 +50,7 @@ def test_every_import_is_seen() -> None:
     assert imports_of(source, known) == known - {"broker.amqp"}
 
 
-def test_a_cycle_is_seen_and_a_shortcut_left_out() -> None:
+def test_a_cycle_is_found_and_a_shortcut_left_out() -> None:
     graph = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
     assert cycles(graph) == []
     assert reduced(graph) == {"a": {"b"}, "b": {"c"}, "c": set()}
@@ -69,7 +70,7 @@ def test_the_page_stays_short() -> None:
 
 @pytest.mark.parametrize("what", ["a publish", "a view change", "a join"])
 def test_the_page_follows_functions_that_exist(what: str) -> None:
-    """In which order they are called says `tests/system/test_paths.py`."""
+    """`tests/system/test_paths.py` checks the order of the calls."""
     steps = paths()[what]
     assert len(steps) >= 10
     gone = [

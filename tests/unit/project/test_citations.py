@@ -1,4 +1,4 @@
-"""Whatever the project cites exists: guarantees, decisions, pages, files.
+"""Everything that the project cites exists: guarantees, decisions, pages, files.
 
 Each check collects every violation before it fails, so that one run shows them all.
 """
@@ -48,7 +48,7 @@ def guarantee_numbers() -> set[str]:
 
 
 def cited_numbers(*folders: str) -> dict[str, str]:
-    """Each G-number that stands in these folders, with one file that cites it."""
+    """Each G-number found in these folders, with one file that cites it."""
     cited: dict[str, str] = {}
     for path in sources(*folders):
         if path == Path(__file__).resolve():
@@ -58,8 +58,9 @@ def cited_numbers(*folders: str) -> dict[str, str]:
     return cited
 
 
-def test_each_finding_has_its_paragraph_for_whoever_is_on_call() -> None:
-    """And none is explained that does not exist.  The link behind a finding is this heading."""
+def test_each_finding_has_a_paragraph_for_the_engineer_on_call() -> None:
+    """And the page explains no finding that does not exist. The link shown with a finding is this
+    heading."""
     text = (DOCS / "ONCALL.md").read_text(encoding="utf-8").partition("\n## Each finding\n")[2]
     parts = re.split(r"^### (.+)\n", text.partition("\n## ")[0], flags=re.MULTILINE)
     told = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -97,7 +98,7 @@ def test_every_cited_decision_exists_under_its_file_name() -> None:
     assert not found, "\n".join(["cite docs/decisions/NNNN-name.md:", *found])
 
 
-def test_the_check_of_decisions_sees_what_it_should() -> None:
+def test_the_check_of_decisions_finds_what_it_should() -> None:
     bad = "(decision 4), decision 4.11, Decision 0005, decisions/0012, `0005-other`, DESIGN 4"
     assert len(unknown_decisions(bad)) == 6
     good = "docs/decisions/0013-validate-then-mutate.md, `0013-validate-then-mutate`, a decision"
@@ -123,7 +124,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 
 def unknown_pages(text: str) -> list[str]:
-    """Pages, anchors and chapters of docs that a text cites by path, and that are not there."""
+    """Pages, anchors and chapters of docs that a text cites by path and that do not exist."""
     found = []
     for cited in re.findall(r"\bdocs/[\w/.-]+\.md(?:#[\w-]+)?", text):
         place, _, anchor = cited.partition("#")
@@ -137,8 +138,8 @@ def unknown_pages(text: str) -> list[str]:
     return found
 
 
-def test_every_page_that_a_source_names_is_there() -> None:
-    """Messages of the product, docstrings and samples tell people where to read."""
+def test_every_page_that_a_source_names_exists() -> None:
+    """Messages of the product, docstrings and samples tell readers where to look."""
     found = [
         f"{name(path)}: {cited}"
         for path, text in texts()
@@ -149,7 +150,7 @@ def test_every_page_that_a_source_names_is_there() -> None:
     assert not found, "\n".join(["no such page or chapter:", *found])
 
 
-def test_the_check_of_pages_sees_what_it_should() -> None:
+def test_the_check_of_pages_finds_what_it_should() -> None:
     bad = 'docs/NONE.md, docs/ONCALL.md#none, docs/operations/pairs.md, "None"'
     assert unknown_pages(bad) == [
         "docs/NONE.md", "docs/ONCALL.md#none", "docs/operations/pairs.md, None",
@@ -158,7 +159,7 @@ def test_the_check_of_pages_sees_what_it_should() -> None:
     assert unknown_pages(good) == []
 
 
-def test_the_manual_has_an_index_of_one_page_and_pages_that_can_be_read() -> None:
+def test_the_manual_has_a_one_page_index_and_pages_of_readable_length() -> None:
     index = manual_pages.INDEX.read_text(encoding="utf-8")
     _, *pages = manual_pages.pages()
     assert len(pages) > 10
@@ -173,7 +174,7 @@ def test_the_manual_has_an_index_of_one_page_and_pages_that_can_be_read() -> Non
 
 
 def test_every_name_that_a_page_gives_to_a_file_is_in_it() -> None:
-    """As in `vsync/totem/phases.py: MOVES`."""
+    """For example `vsync/totem/phases.py: MOVES`."""
     found = []
     for path, text in pages():
         for place, cited in NAMED.findall(text):
@@ -187,7 +188,7 @@ def test_every_name_that_a_page_gives_to_a_file_is_in_it() -> None:
 
 
 def test_the_changelog_has_a_section_for_this_release() -> None:
-    """The newest section with a number is that of the version in pyproject.toml, with its day."""
+    """The newest numbered section is that of the version in pyproject.toml, with its date."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     releases = re.findall(r"^## (\d+\.\d+\.\d+) - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -197,7 +198,7 @@ def test_the_changelog_has_a_section_for_this_release() -> None:
 
 
 def test_every_file_that_a_page_names_exists() -> None:
-    """But the changelog's, which names what was."""
+    """Except in the changelog, which names files of the past."""
     found = []
     for path, text in pages():
         if path.name == "CHANGELOG.md":

@@ -1,4 +1,4 @@
-"""What the documentation shows must run."""
+"""The examples of the documentation run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Shop:
         await self.shared[name].write(key, value)
 
 
-def test_late_ones_get_the_state_and_the_larger_side_wins_a_merge() -> None:
+def test_joiners_get_the_state_and_the_larger_side_wins_a_merge() -> None:
     async def main() -> None:
         shop = Shop("abcde")
         for name in "cde":
@@ -72,7 +72,7 @@ def test_late_ones_get_the_state_and_the_larger_side_wins_a_merge() -> None:
         await shop.run()
         await shop.write("d", "colour", "red")
         await shop.run()
-        # The newcomers have lower names, and changes come while the state is on its way.
+        # The joiners have lower names, and changes come while the state is being sent.
         shop.open("a")
         shop.open("b")
         for number in range(30):
@@ -98,7 +98,7 @@ def test_late_ones_get_the_state_and_the_larger_side_wins_a_merge() -> None:
     asyncio.run(main())
 
 
-def test_the_senior_member_dies_before_it_told_the_state() -> None:
+def test_the_senior_member_dies_before_it_sent_the_state() -> None:
     async def main() -> None:
         shop = Shop("abc")
         for name in "ab":
@@ -119,7 +119,7 @@ def test_the_senior_member_dies_before_it_told_the_state() -> None:
 
 @pytest.fixture
 def addresses() -> list[str]:
-    """Three free ones."""
+    """Three free ports."""
     return [f"{HOST}:{port}" for port in free_ports(3)]
 
 
@@ -134,7 +134,7 @@ class Process:
         )  # fmt: skip
 
     def write(self, key: str, value: str) -> tuple[int, dict[str, str]]:
-        """Type one line; how many members there are, and what they hold."""
+        """Type one line; return the number of members, and what they hold."""
         typed, shown = cast("IO[str]", self.child.stdin), cast("IO[str]", self.child.stdout)
         typed.write(f"{key} {value}\n")
         typed.flush()
@@ -177,7 +177,7 @@ def test_three_processes_hold_the_same(processes: list[Process]) -> None:
         count, _ = a.write("tries", "again")
 
 
-def test_the_first_steps_of_the_page_run_as_they_stand(addresses: list[str]) -> None:
+def test_the_first_steps_of_the_page_run_as_written(addresses: list[str]) -> None:
     page = (ROOT / "docs" / "VSYNC.md").read_text(encoding="utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]
     assert code.count("127.0.0.1:5401") == code.count("127.0.0.1:5402") == 1

@@ -1,5 +1,4 @@
-"""Pages that name the tests of what they say name tests that exist, and nothing that is read
-becomes code."""
+"""Tests named by pages exist, and no input of the product is executed as code."""
 
 from __future__ import annotations
 
@@ -34,12 +33,12 @@ def test_every_named_test_exists(page: str) -> None:
 
 
 def first_column(page: str) -> list[str]:
-    """Of all tables, where they name something."""
+    """All names in the first column of the tables."""
     return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| `")]
 
 
-def test_all_that_clients_get_is_shown_by_a_test() -> None:
-    """But for the sections about a kind of queue, which name the tests of their rows themselves."""
+def test_every_client_feature_is_shown_by_a_test() -> None:
+    """Except in the sections about a kind of queue, which name the tests themselves."""
     page = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
     names, kinds = page.split("\n## Browsing\n")
     kinds, more_names = kinds.split("\n## Headers and properties of messages\n")
@@ -51,8 +50,8 @@ def test_all_that_clients_get_is_shown_by_a_test() -> None:
         assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_nothing_that_is_read_becomes_code() -> None:
-    """No format that makes objects of what it reads, and no text that is executed."""
+def test_no_input_becomes_code() -> None:
+    """No format that creates objects from input, and no text that is executed."""
     for room in ("vsync", "store", "broker"):
         for path in sorted((ROOT / room).rglob("*.py")):
             found = _CODE.search(path.read_text(encoding="utf-8"))

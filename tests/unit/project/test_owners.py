@@ -1,7 +1,7 @@
 """Each attribute has one owner: it is assigned in the file of its class and nowhere else.
 
-Nor is a class cut over files by inheritance: what a base class assigns in one file, no class that
-is derived from it assigns in another.
+Nor is a class split over files by inheritance: an attribute that a base class assigns in one file
+is not assigned by a derived class in another.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def assigned_from_outside(tree: ast.Module) -> set[str]:
 
 
 def cut_by_inheritance(trees: Mapping[str, ast.Module]) -> Iterator[str]:
-    """Classes that assign what a base class of another file assigns as well."""
+    """Classes that assign an attribute that a base class in another file assigns too."""
     found = {path: classes_of(tree) for path, tree in trees.items()}
     homes = {name: path for path, classes in found.items() for name in classes.bases}
     for path, classes in found.items():
         for name, bases in classes.bases.items():
             line = [base for base in bases if base in homes]
-            for base in line:  # grows while it is walked along
+            for base in line:  # grows during the iteration
                 home = found[homes[base]]
                 line += [up for up in home.bases[base] if up in homes and up not in line]
                 both = classes.own[name] & home.own[base]
@@ -103,12 +103,12 @@ def test_every_attribute_is_assigned_in_the_file_of_its_class() -> None:
     assert {path: names for path, names in found.items() if names} == EXCEPTIONS
 
 
-def test_no_class_is_cut_over_files_by_inheritance() -> None:
+def test_no_class_is_split_over_files_by_inheritance() -> None:
     assert list(cut_by_inheritance(product())) == []
 
 
-def test_the_checks_see_what_they_should() -> None:
-    """A core in two files, and a third that reaches into it."""
+def test_the_checks_find_what_they_should() -> None:
+    """A core in two files, and a third file that assigns its attributes."""
     base = ast.parse("class Core:\n    def __init__(self):\n        self.phase = 0\n")
     part = ast.parse(
         "class Gathering(Core):\n    def enter(self):\n        self.phase, self.sets = 1, 2\n"

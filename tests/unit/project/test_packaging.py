@@ -1,4 +1,6 @@
-"""What distributions hold: a wheel four packages and their commands, one of sources all of it."""
+"""Contents of the distributions: a wheel of four packages and their commands, and all the
+sources.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ COMMANDS = {
 
 
 def build(out: Path, kind: str) -> Path:
-    """Build one as setuptools does, in a process of its own: it changes global state."""
+    """Build one as setuptools does, in a process of its own, as it changes global state."""
     script = (
         f"import sys\nfrom setuptools import build_meta\nbuild_meta.build_{kind}(sys.argv[1])\n"
     )
@@ -64,7 +66,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(build(tmp_path_factory.mktemp("wheel"), "wheel"))
 
 
-def test_a_source_distribution_has_what_one_needs_to_run_test_and_change_it(tmp_path: Path) -> None:
+def test_a_source_distribution_can_be_run_tested_and_changed(tmp_path: Path) -> None:
     with tarfile.open(build(tmp_path, "sdist")) as sources:
         inside = {entry.partition("/")[2] for entry in sources.getnames()}
     tracked = subprocess.run(
@@ -89,7 +91,7 @@ def test_every_source_file_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
 
 
 def test_manual_and_samples_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
-    """Messages say `docs/ONCALL.md`: it is below share/doc, with all that it names."""
+    """Messages name `docs/ONCALL.md`: it is below share/doc, with every page that it names."""
     _, _, inside = zip(*(entry.partition(f"/{MANUAL}/") for entry in wheel.namelist()), strict=True)
     wanted = {
         path.relative_to(ROOT).as_posix()
@@ -112,7 +114,7 @@ def test_entry_points(wheel: zipfile.ZipFile) -> None:
 
 
 @pytest.mark.parametrize("target", sorted(COMMANDS.values()))
-def test_every_entry_point_teaches(target: str) -> None:
+def test_the_help_of_every_entry_point_has_examples(target: str) -> None:
     module = target.partition(":")[0]
     shown = subprocess.run(
         [sys.executable, "-m", module, "--help"],
@@ -124,4 +126,4 @@ def test_every_entry_point_teaches(target: str) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert "Usage:" in shown.stdout
-    assert len(shown.stdout.splitlines()) > 15, "a --help that teaches has examples"
+    assert len(shown.stdout.splitlines()) > 15, "a useful --help has examples"

@@ -23,8 +23,9 @@ def test_the_page_has_the_same_kinds() -> None:
         assert named == {name for name, option in OPTIONS.items() if option.kind is kind}, kind
 
 
-def test_help_and_page_name_the_default_that_is() -> None:
-    """Where it is a word of its own; others follow from other options, and are told in prose."""
+def test_help_and_page_name_the_actual_default() -> None:
+    """Where it is a word of its own; defaults that follow from other options are described in
+    prose."""
     page = PAGE.read_text(encoding="utf-8")
     helps = {one.opts[0]: one.help or "" for one in qpidd.params if isinstance(one, click.Option)}
     said: dict[str, list[tuple[str, str]]] = {"help": [], "page": []}
@@ -36,7 +37,7 @@ def test_help_and_page_name_the_default_that_is() -> None:
         if default not in ("", "auto") and row is not None:
             said["page"].append((option, row[1]))
     for where, defaults in said.items():
-        assert len(defaults) > 25, f"{where}: the defaults are not found any more"
+        assert len(defaults) > 25, f"{where}: the defaults are no longer found"
         assert dict(defaults) == {option: DEFAULTS[option] for option, _ in defaults}, where
 
 

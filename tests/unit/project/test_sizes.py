@@ -1,8 +1,8 @@
 """Bounds that keep a file readable: length of functions, imports, files of a room.
 
-Each bound has a table of exceptions that may only shrink: whoever mends one lowers or drops its
-row.  The length of a file is not bounded; `python -m tests.architecture --sizes` lists the long
-ones and asks which two subjects live there.
+Each bound has a table of exceptions that may only shrink: a change that improves one lowers or
+removes its row. The length of a file is not bounded; `python -m tests.architecture --sizes` lists
+the long ones and asks which two subjects each contains.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def off_the_ratchet(found: dict[str, int], allowed: dict[str, int], bound: int) -> list[str]:
-    """What is above the bound without leave, and leave that is not needed any more."""
+    """Values above the bound without an exception, and exceptions that are no longer needed."""
     over = [f"{one}: {size}, allowed {allowed.get(one, bound)}" for one, size in found.items()
             if size > allowed.get(one, bound)]  # fmt: skip
     spare = [f"{one}: {found.get(one, 0)} by now, lower or drop its {leave} in the table"
@@ -74,7 +74,7 @@ def off_the_ratchet(found: dict[str, int], allowed: dict[str, int], bound: int) 
     return over + spare
 
 
-def test_the_ratchet_sees_both_ways() -> None:
+def test_the_ratchet_works_both_ways() -> None:
     found = {"long": 9, "short": 2, "listed": 7, "mended": 6}
     allowed = {"listed": 7, "mended": 8, "gone": 8}
     seen = off_the_ratchet(found, allowed, 5)
@@ -85,7 +85,7 @@ def test_functions_fit_on_a_screen() -> None:
     found: dict[str, int] = {}
     for path in sources(*PACKAGES):
         for one, size in functions(path):
-            found[one] = max(size, found.get(one, 0))  # a file may have many of one name
+            found[one] = max(size, found.get(one, 0))  # a file may have several of one name
     wrong = off_the_ratchet(found, LONG_FUNCTIONS, FUNCTION_LINES)
     assert not wrong, "\n".join(["lines of functions:", *wrong])
 
@@ -97,13 +97,13 @@ def test_a_module_imports_few_others() -> None:
 
 
 def test_only_vocabulary_is_imported_everywhere() -> None:
-    """A module that acts and that all others need is a centre that swallows everything."""
+    """A module with behaviour that all others need becomes the centre that swallows everything."""
     wide = {module for module in modules() if len(importers(module)) > IMPORTERS}
     assert wide <= VOCABULARY, f"imported by more than {IMPORTERS}: {sorted(wide - VOCABULARY)}"
     assert modules().keys() >= VOCABULARY
 
 
-def test_small_files_that_only_one_other_imports_are_joined_to_it() -> None:
+def test_small_files_imported_by_only_one_other_are_merged_into_it() -> None:
     small = {
         name(path): min(importers(module))
         for module, path in modules().items()

@@ -41,7 +41,7 @@ BANNED_CALLS = {"hash", "id", "input", "open", "print", "eval", "exec", "globals
 
 
 def sources(*folders: str) -> Iterator[Path]:
-    """Every Python file of the folders, generated and foreign ones left out."""
+    """Every Python file of the folders, except generated and foreign ones."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if "node_modules" not in path.parts:
@@ -49,7 +49,7 @@ def sources(*folders: str) -> Iterator[Path]:
 
 
 def pure_sources() -> Iterator[Path]:
-    """The modules whose whole input is their arguments."""
+    """The modules whose only input is their arguments."""
     for path in sources("vsync", "broker", "tools"):
         if name(path).startswith(PURE_ROOMS) and name(path) not in IMPURE_FILES:
             yield path
@@ -101,17 +101,17 @@ def is_set(node: ast.expr) -> bool:
             return False
 
 
-def test_pure_modules_reach_for_nothing_outside() -> None:
+def test_pure_modules_use_nothing_outside() -> None:
     found = [violation for path in pure_sources() for violation in impurities(path)]
     assert not found, "\n".join(["a pure module reaches outside:", *found])
 
 
-def test_files_that_may_reach_outside_do() -> None:
+def test_files_exempt_from_purity_need_the_exemption() -> None:
     pure = [path for path in IMPURE_FILES if not list(impurities(ROOT / path))]
-    assert not pure, f"pure by now, take them out of IMPURE_FILES: {pure}"
+    assert not pure, f"pure by now, remove them from IMPURE_FILES: {pure}"
 
 
-def test_the_purity_check_sees_what_it_should(tmp_path: Path) -> None:
+def test_the_purity_check_finds_what_it_should(tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text(
         "import time\nimport random\nfrom os import path\nx = hash(1)\n"
@@ -123,7 +123,7 @@ def test_the_purity_check_sees_what_it_should(tmp_path: Path) -> None:
     assert sorted(lines) == [1, 3, 4, 5, 6, 7, 8]
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     texts = {path: path.read_text("utf-8") for path in sources(*PACKAGES)}
     silent = [
         name(path)
@@ -165,7 +165,7 @@ def test_every_other_file_in_conf_is_loaded_by_its_test() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*.conf")), ids=lambda path: path.name)
 def test_every_sample_in_conf_loads(path: Path) -> None:
     given = read_option_file(path)
-    assert given, "a sample that sets nothing teaches nothing"
+    assert given, "a sample sets something"
     assert resolve(given).port
 
 

@@ -1,4 +1,4 @@
-"""Tests that take turns: so many cases each day, and in the end every one."""
+"""Tests that take turns: a number of cases each day, and all of them in the end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def test_a_day_draws_the_same_cases_in_every_process() -> None:
     assert day().startswith("20")
 
 
-def test_every_case_has_its_turn() -> None:
+def test_every_case_gets_its_turn() -> None:
     assert set().union(*(drawn(NAMES, 5, f"day {number}") for number in range(100))) == {*NAMES}
 
 
-def test_as_many_cases_run_as_the_mark_of_their_test_says() -> None:
+def test_the_mark_of_a_test_says_how_many_cases_run() -> None:
     few = {f"test.py::few[{number}]": 2 for number in range(9)}
     more = {f"test.py::more[{number}]": 5 for number in range(9)}
     alone = {"test.py::alone": 1}

@@ -1,4 +1,4 @@
-"""Each line of a page that calls one of our commands is one that the command would take."""
+"""Every command line on a page that calls one of our commands is valid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES_MAX = 6
 
 
 def lines_of(page: str) -> Iterator[str]:
-    """What is typed in the indented blocks, a command with its further lines as one."""
+    """The lines typed in indented blocks, with continued lines joined."""
     block = [line[4:] for line in page.splitlines() if line.startswith("    ")]
     for number, first in enumerate(block):
         for count in range(1, LINES_MAX + 1):
@@ -57,7 +57,7 @@ def calls(line: str, names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def refused(words: Sequence[str]) -> str:
-    """Why the command would not take these arguments; empty if it would."""
+    """Why the command would refuse these arguments; empty if it would not."""
     name, *arguments = words
     command: click.Command = installed()[name]
     try:
@@ -75,7 +75,7 @@ def refused(words: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_says_to_type_is_taken(page: Path) -> None:
+def test_command_lines_of_pages_are_valid(page: Path) -> None:
     names = list(installed())
     found = [
         why
@@ -86,7 +86,7 @@ def test_what_a_page_says_to_type_is_taken(page: Path) -> None:
     assert not found, "\n".join(found)
 
 
-def test_the_check_of_commands_sees_what_it_should() -> None:
+def test_the_check_of_commands_finds_what_it_should() -> None:
     text = "    until qpid-cluster --no | grep x; do true; done\n    $ drain -q\n    qpidctl x_y\n"
     found = [w for line in lines_of(text) for w in calls(line, list(installed()))]
     assert [words[0] for words in found] == ["qpid-cluster", "drain", "qpidctl"]

@@ -1,7 +1,7 @@
-"""Each checker can fail: one good history, and one small lie in it for every rule.
+"""Each checker can fail: one good history, and for every rule one small lie in it.
 
-A checker that cannot fail is worth nothing, so every rule has at least one mutation here that it,
-and by its own name, must find.
+A checker that cannot fail is worthless, so for every rule at least one mutation must be reported
+under the name of that rule.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ A, B, C = ("a", 1), ("b", 1), ("c", 1)
 R1, R2, R3 = RingId(1, "a", 1), RingId(2, "a", 1), RingId(3, "a", 1)
 SAFE, AGREED = Guarantee.SAFE, Guarantee.AGREED
 
-# Who says what, at which place of ring 1; numbers count per source.
+# Which member sends what, at which place of ring 1; numbers count per source.
 ORDER = [
     (1, A, 1, AGREED),
     (2, B, 1, SAFE),
     (3, C, 1, AGREED),
     (4, A, 2, SAFE),
-    (5, C, 2, AGREED),  # only c got this one
+    (5, C, 2, AGREED),  # only c received this one
     (6, B, 2, SAFE),  # delivered in the transitional configuration
 ]
 
@@ -166,7 +166,8 @@ def number_left_out(history: History) -> None:
 
 
 def effect_behind_a_hole(history: History) -> None:
-    """The sender had delivered what only c got, and a delivers its message without that."""
+    """The sender had delivered the message that only c received, and a delivers the sender's
+    message without it."""
     process = process_of(history, B)
     index = next(
         i
@@ -286,7 +287,7 @@ LIES: list[tuple[str, Callable[[History], None]]] = [
 
 
 def test_the_good_history_is_good() -> None:
-    """The story keeps every promise, with its hole of an outsider and its split."""
+    """The history keeps every promise, although it has a hole of an outsider and a split."""
     assert [str(v) for v in check(good())] == []
 
 

@@ -1,4 +1,4 @@
-"""What is said of a history in which a transaction came in part, or a key was taken twice."""
+"""Breaches reported for a history in which a transaction came in part, or a key was taken twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def commit(*publishes: TxPublish, settles: int = 0) -> Command:
 
 
 class History:
-    """Two coins were paid in, and two stamps of one key."""
+    """Two coins were paid in, and two stamps with one key."""
 
     def __init__(self) -> None:
         self.broken: list[str] = []
@@ -62,7 +62,7 @@ class History:
         there: tuple[int, ...] = (),
         stamps: tuple[int, ...] = (),
     ) -> None:
-        """A command is applied, and then these wait."""
+        """A command is applied; afterwards these messages wait."""
         waits = {HERE: (1, here), THERE: (1, there), STAMPS: (2, stamps)}
         queues = {
             name: SimpleNamespace(
@@ -81,7 +81,7 @@ def _message(conn: int, number: int) -> tuple[object, ...]:
     return tuple(message)
 
 
-def test_a_transaction_that_came_whole_is_no_breach() -> None:
+def test_a_whole_transaction_is_no_breach() -> None:
     history = History()
     history.goes_on(commit(coin(1, THERE), settles=1), here=(2,), there=(1,), stamps=(1,))
     history.goes_on(commit(coin(2, THERE), settles=1), REFUSED, here=(2,), there=(1,), stamps=(1,))
@@ -93,14 +93,14 @@ def test_a_transaction_that_came_whole_is_no_breach() -> None:
 @pytest.mark.parametrize(
     ("here", "there", "stamps", "promise"),
     [
-        ((1, 2), (1,), (1,), "G9"),  # settled too late
-        ((2,), (), (1,), "G9"),  # published in vain
+        ((1, 2), (1,), (1,), "G9"),  # not settled
+        ((2,), (), (1,), "G9"),  # not published
         ((2,), (1, 1), (1,), "G9"),  # committed twice
-        ((2,), (1,), (1, 2), "G26"),  # a key that was taken already
-        ((2,), (1,), (), "G26"),  # and one that is lost
+        ((2,), (1,), (1, 2), "G26"),  # a key that was already taken
+        ((2,), (1,), (), "G26"),  # and a stamp that is lost
     ],
 )
-def test_half_of_a_transaction_is_noticed(
+def test_half_a_transaction_is_found(
     here: tuple[int, ...], there: tuple[int, ...], stamps: tuple[int, ...], promise: str
 ) -> None:
     history = History()
@@ -111,6 +111,6 @@ def test_half_of_a_transaction_is_noticed(
 def test_a_refused_transaction_does_nothing() -> None:
     history = History()
     history.goes_on(commit(coin(1, THERE), settles=1), REFUSED, here=(2,), there=(1,), stamps=(1,))
-    assert not history.broken, "where it is does not matter"
+    assert not history.broken, "it does not matter where the coin is"
     history.goes_on(commit(coin(3, HERE)), REFUSED, here=(1, 2, 3), stamps=(1,))
     assert history.broken == ["G9"]

@@ -1,4 +1,4 @@
-"""What is said of a shovel's history, where it moved something twice, too early, or not at all."""
+"""Breaches reported for a shovel that moved a message twice, too early, or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONN = 7
 
 
 class History:
-    """The source has taken the messages 1, 2 and 3, and one attempt all of them."""
+    """Messages 1, 2 and 3 have entered the source, and one attempt has received them all."""
 
     def __init__(self, source: str = HERE, mode: str = ON_CONFIRM) -> None:
         self.broken: list[str] = []
@@ -72,7 +72,7 @@ class History:
             self.witness.leaves(self._machine, (SOURCE, (1, number)), self._position)
 
     def ends(self) -> list[str]:
-        """What is said of it all."""
+        """Everything that was reported."""
         self.witness.at_rest(self._machine)
         return self.broken
 
@@ -81,7 +81,7 @@ class History:
         self.witness.cold_start(self._position)
 
 
-def test_what_is_moved_as_it_should_is_not_blamed() -> None:
+def test_a_correct_move_is_not_blamed() -> None:
     history = History()
     history.moves(1, 2)
     history.leaves(1)
@@ -101,16 +101,17 @@ def test_what_is_moved_as_it_should_is_not_blamed() -> None:
         (HERE, (1, 2), "1 messages are not moved, as of (1, 3)"),
     ],
 )
-def test_what_comes_twice_or_out_of_turn_is_named(
+def test_a_repeat_or_a_move_out_of_turn_is_named(
     source: str, moved: tuple[int, ...], blamed: str | None
 ) -> None:
-    """From a source elsewhere it may come out of turn, as that gives back what it had given."""
+    """From a source elsewhere messages may come out of turn, as it returns those that it had
+    sent."""
     history = History(source)
     history.moves(*moved)
     assert history.ends() == ([] if blamed is None else [blamed])
 
 
-def test_what_goes_before_it_has_arrived_is_named() -> None:
+def test_a_message_that_leaves_before_it_arrived_is_named() -> None:
     history = History()
     history.moves(1)
     history.leaves(1, 2)
@@ -118,8 +119,8 @@ def test_what_goes_before_it_has_arrived_is_named() -> None:
     assert history.broken == ["(1, 2) is acknowledged at the source at 13, and did not arrive"]
 
 
-def test_after_a_cold_start_what_was_under_way_may_come_again() -> None:
-    """What is left has new places then."""
+def test_after_a_cold_start_messages_under_way_may_come_again() -> None:
+    """The remaining messages have new places then."""
     history = History()
     history.moves(1, 2)
     history.starts_cold()
@@ -130,7 +131,7 @@ def test_after_a_cold_start_what_was_under_way_may_come_again() -> None:
 
 
 class Chain(History):
-    """The shovel of before brings them to the queue from which a second one takes them."""
+    """The first shovel brings them to the queue from which a second one takes them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class Chain(History):
             parameters["/", SHOVEL_NAMES[source]] = {"value": value}
 
     def brings(self, number: int) -> None:
-        """To the second queue; its shovel takes it there."""
+        """Into the second queue, where its shovel takes it."""
         self._position += 1
         command = publish(number, SECOND)._replace(conn=self._conn)
         entered = MOVE.pack(Op.ENQUEUED, 0, 4, number, 0, 0)
@@ -158,7 +159,7 @@ class Chain(History):
         ((1, 2, 3, 3), "(1, 3) came at 16, and comes again at 17"),
     ],
 )
-def test_what_one_shovel_brings_another_one_moves_on(
+def test_a_second_shovel_moves_on_what_the_first_brought(
     moved: tuple[int, ...], blamed: str | None
 ) -> None:
     chain = Chain()
@@ -170,7 +171,7 @@ def test_what_one_shovel_brings_another_one_moves_on(
 
 
 @pytest.mark.parametrize("mode", [ON_PUBLISH, NO_ACK])
-def test_who_waits_for_no_confirm_loses_the_last_or_moves_it_twice(mode: str) -> None:
+def test_without_confirms_the_last_message_may_be_lost_or_repeated(mode: str) -> None:
     history = History(mode=mode)
     history.leaves(1, 2, 3)
     history.moves(1)
@@ -189,7 +190,7 @@ def test_who_waits_for_no_confirm_loses_the_last_or_moves_it_twice(mode: str) ->
     ],
 )
 @pytest.mark.parametrize("mode", [ON_PUBLISH, NO_ACK])
-def test_who_waits_for_no_confirm_leaves_out_nothing_in_between(
+def test_without_confirms_no_message_in_between_is_left_out(
     mode: str, moved: tuple[int, ...], blamed: str
 ) -> None:
     history = History(mode=mode)

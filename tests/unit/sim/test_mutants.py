@@ -1,4 +1,4 @@
-"""The simulator notices a protocol that is wrong: each deliberate bug is found by a few seeds."""
+"""The simulator notices a wrong protocol: a few seeds find each deliberate bug."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tests.sim.mutation.by_hand import MEMBER_MUTANTS, PRIMARY_MUTANTS, broken
 from tests.sim.mutation.of_links import LINK_MUTANTS
 from tests.sim.run.campaign import Options, run_seed
 
-# Seeds that found it, the cheapest first: where one does, the others do not run.  Any of them will
-# do, as the protocol goes on changing.
+# Seeds that found the bug, the cheapest first; once one finds it, the others do not run. Any seeds
+# will do, as the protocol changes.
 KILLERS: dict[str, tuple[int, ...]] = {
     "safe_on_one_rotation": (2, 1, 3),
     "agreed_overtakes_safe": (2, 3, 1),
@@ -49,8 +49,8 @@ KILLERS: dict[str, tuple[int, ...]] = {
 
 
 def options_of(name: str) -> Options:
-    """On which stack the layer shows that has the bug."""
-    if name.startswith("replicas_"):  # cold starts are what shows it, which are frequent there
+    """The stack in which the layer with the bug shows it."""
+    if name.startswith("replicas_"):  # cold starts, which are frequent there, reveal it
         return Options(stack="oracle")
     if name in {mutant.__name__ for mutant in (*MEMBER_MUTANTS, *LINK_MUTANTS)}:
         return Options(stack="broker")

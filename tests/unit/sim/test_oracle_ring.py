@@ -1,4 +1,4 @@
-"""The ring that an oracle makes up may be hostile, but only as a real one could be."""
+"""The oracle's ring may be hostile, but only in ways in which a real ring could be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B = Member("a", 1, "1"), Member("b", 1, "2")
 
 
 def ring_of_two() -> tuple[Oracle, OracleCore, OracleCore]:
-    """Two members in one ring; nothing changes it but the test."""
+    """Two members in one ring, which only the test changes."""
     oracle = Oracle(make_plan(1))
     cores = [OracleCore(oracle, one) for one in (A, B)]
     for core in cores:
@@ -34,8 +34,8 @@ def shown_to(core: OracleCore, oracle: Oracle) -> dict[str, int]:
     return next((dict(out.marks) for out in reversed(core.take()) if isinstance(out, Marks)), {})
 
 
-def test_marks_are_those_of_the_members_of_a_ring_in_it() -> None:
-    """Seed 1650: c, left behind in a ring, learnt in the next one what b had on its disk."""
+def test_a_member_sees_marks_only_of_its_own_ring() -> None:
+    """Seed 1650: c, left behind in a ring, learnt in the next ring what b had on its disk."""
     oracle, a, b = ring_of_two()
     a.set_mark(3, 0.0)
     b.set_mark(4, 0.0)
@@ -46,7 +46,7 @@ def test_marks_are_those_of_the_members_of_a_ring_in_it() -> None:
     assert shown_to(a, oracle) == {"a": 6, "b": 4}
 
 
-def test_a_mark_is_seen_when_all_have_delivered_what_it_covers() -> None:
+def test_a_mark_is_visible_once_all_have_delivered_what_it_covers() -> None:
     """As on a token (`tests/unit/vsync/quorum/test_marks.py`)."""
     oracle, a, b = ring_of_two()
     ring = a.current

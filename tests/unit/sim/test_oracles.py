@@ -1,4 +1,4 @@
-"""The oracles that are not checkers of a log can fail, too: liveness, primary views, brokers.
+"""Oracles other than log checkers can fail, too: liveness, primary views, brokers.
 
 `test_sim_checkers.py` does the same for the rules of extended virtual synchrony;
 docs/reference/simulator-oracles.md lists every property with its checker and the test here that
@@ -41,10 +41,10 @@ PLAN = next(
     for seed in range(1000)
     if (plan := make_plan(seed, only=())).load_gap_s == 0.5
     and len(plan.names) == 3
-    and plan.queue_frames > 20  # the fake sends so many again at once
+    and plan.queue_frames > 20  # the fake resends this many at once
 )
 SHORT = 10 + HEADER.size  # what the repair submits, as the core sees it
-LARGE = 2 * PLAN.frame_bytes_max + HEADER.size  # the last of what the drain submits
+LARGE = 2 * PLAN.frame_bytes_max + HEADER.size  # the last message that the drain submits
 R1, R2 = RingId(1, "a", 1), RingId(2, "a", 1)
 
 
@@ -63,7 +63,7 @@ def run(core: type[FakeCore], upper: type[Plain] = Plain) -> Result:
 
 
 class Aimless(FakeCore):
-    """Never comes out of gathering."""
+    """Never leaves gathering."""
 
     def start(self, now: float) -> None:
         super().start(now)
@@ -71,7 +71,7 @@ class Aimless(FakeCore):
 
 
 class Deaf(FakeCore):
-    """Takes what is submitted and never sends it."""
+    """Accepts what is submitted and never sends it."""
 
     def submit(
         self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
@@ -80,7 +80,7 @@ class Deaf(FakeCore):
 
 
 class DeafAtTheEnd(FakeCore):
-    """Loses what the drain submits last."""
+    """Loses the last message that the drain submits."""
 
     def submit(
         self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
@@ -90,7 +90,7 @@ class DeafAtTheEnd(FakeCore):
 
 
 class Brittle(FakeCore):
-    """Leaves its ring when it is asked to send anything a second time."""
+    """Leaves its ring when asked to send anything a second time."""
 
     def submit(
         self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
@@ -112,7 +112,7 @@ class Restless(FakeCore):
 
 
 class Unready(Plain):
-    """What stands on the ring never gets going."""
+    """The layer above the ring never starts."""
 
     @property
     def ready(self) -> bool:
@@ -159,17 +159,17 @@ class Failing(FakeCore):
         (Failing, Plain, "crash"),
     ],
 )
-def test_a_run_that_does_not_come_to_rest_fails(
+def test_a_run_that_never_becomes_quiet_fails(
     core: type[FakeCore], upper: type[Plain], rule: str
 ) -> None:
     assert rule in {violation.rule for violation in run(core, upper).violations}
 
 
-def test_a_ring_that_is_left_without_a_fault_is_found() -> None:
-    """L3: the ring settles, everything is delivered, and then a member goes away."""
+def test_leaving_a_ring_without_a_fault_is_found() -> None:
+    """L3: the ring settles, everything is delivered, and then a member leaves."""
     quiet = run(FakeCore)
     assert quiet.ok
-    Restless.until = quiet.virtual_s - 1.0  # in the middle of the rest, which lasts two seconds
+    Restless.until = quiet.virtual_s - 1.0  # within the quiet period of two seconds
     assert "L3" in {violation.rule for violation in run(Restless).violations}
 
 
@@ -177,7 +177,7 @@ def test_a_ring_that_is_left_without_a_fault_is_found() -> None:
 
 
 def primary(ring: RingId, level: str) -> Primary:
-    """As much of a primary layer as the judge asks."""
+    """The part of a primary layer that the judge reads."""
     facts = SimpleNamespace(caught_up_names=frozenset(level), active=True, ring=ring)
     return cast("Primary", facts)
 
@@ -207,7 +207,7 @@ def test_two_primary_views_of_one_epoch_are_found() -> None:
 
 
 def test_successive_primary_views_share_a_voter() -> None:
-    """P1 (G7): two epochs whose level voters have nobody in common may overlap in time."""
+    """P1 (G7): two epochs whose level voters have no member in common may overlap in time."""
     judge = Judge()
     judge.activated("a", entering(R1, 1), log_of(), primary(R1, "a"))
     judge.activated("b", entering(R2, 2), log_of(), primary(R2, "b"))
@@ -215,7 +215,7 @@ def test_successive_primary_views_share_a_voter() -> None:
     assert "G7" in rules(judge)
 
 
-def test_a_confirmed_entry_that_the_next_primary_lacks_is_found() -> None:
+def test_a_confirmed_entry_missing_in_the_next_primary_is_found() -> None:
     """P2 (G8): at the activation, when another is applied, and when another is confirmed."""
     judge = Judge()
     judge.confirmed("a", 1, log_of(b"x"))
@@ -232,14 +232,14 @@ def test_a_confirmed_entry_that_the_next_primary_lacks_is_found() -> None:
 
 
 def plan_from(position: int, chain: bytes) -> Plan:
-    """As much of a plan as the judges ask."""
+    """The part of a plan that the judges read."""
     donor = Member("a", 1, "a:1")
     facts = SimpleNamespace(donor=donor, epoch=2, position=position, order=chain, chain=chain)
     return cast("Plan", facts)
 
 
-def test_a_plan_whose_base_lacks_what_was_confirmed_is_found() -> None:
-    """P2 (G8): before anybody is brought to that base, or dies on the way."""
+def test_a_plan_whose_base_lacks_confirmed_entries_is_found() -> None:
+    """P2 (G8): before any member is brought to that base, or dies on the way."""
     for confirmed, wrong in ((1, False), (2, True)):
         log = log_of(b"x", b"y")
         judge = Judge()
@@ -251,8 +251,8 @@ def test_a_plan_whose_base_lacks_what_was_confirmed_is_found() -> None:
         assert rules(judge) == ({"G8"} if wrong else set())
 
 
-def test_an_entry_that_was_applied_and_is_forgotten_is_found() -> None:
-    """The undecided suffix (G11): whoever applied it may have spoken about it."""
+def test_an_applied_entry_that_is_forgotten_is_found() -> None:
+    """The undecided suffix (G11): a member that applied it may have replied about it."""
     judge = Judge()
     judge.applied("a", log_of(b"x", b"y"))
     judge.activated("b", entering(R2, 2), log_of(b"x"), primary(R2, "b"))
@@ -288,7 +288,7 @@ def test_two_orders_in_one_epoch_are_found() -> None:
     assert "G1" in rules(judge)
 
 
-def test_a_confirm_that_no_majority_holds_is_found() -> None:
+def test_a_confirm_without_a_majority_is_found() -> None:
     """G9: the disks are asked, not the members."""
     judge = BrokerJudge()
     node = applied(judge, "a", b"x")
@@ -296,7 +296,7 @@ def test_a_confirm_that_no_majority_holds_is_found() -> None:
     assert "G9" in rules(judge)
 
 
-def test_a_broker_that_forgets_what_was_confirmed_is_found() -> None:
+def test_a_broker_that_forgets_a_confirmed_entry_is_found() -> None:
     """G8: at the next activation, and when another entry takes its place."""
     judge = BrokerJudge()
     judge.confirmed = applied(judge, "a", b"x")
@@ -308,8 +308,8 @@ def test_a_broker_that_forgets_what_was_confirmed_is_found() -> None:
     assert "G8" in rules(judge)
 
 
-def test_a_broker_that_plans_without_what_was_confirmed_is_found() -> None:
-    """G8: the base of a plan holds it, whatever somebody holds unstable."""
+def test_a_broker_that_plans_without_confirmed_entries_is_found() -> None:
+    """G8: the base of a plan includes them, whatever a member holds unstable."""
     judge = BrokerJudge()
     judge.confirmed = applied(judge, "a", b"x")
     judge.planned("b", plan_from(1, b"x"))
@@ -326,7 +326,7 @@ TWO = ONE._replace(number=b"2")
 
 
 def test_groups_that_disagree_are_found() -> None:
-    """CPG's G1: lists, order, and what those that moved together saw; and no message twice."""
+    """CPG's G1: lists, order, what members that moved together saw, and no message twice."""
     judge = GroupJudge()
     conf = Conf(R1, (A, B))
     judge.message(("a", 1), conf, 1, ONE)

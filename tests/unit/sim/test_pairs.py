@@ -49,13 +49,13 @@ def check(seed: int) -> PairStack:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pairs(seed: int) -> None:
-    assert check(seed).judge.confirms_sent, "a run in which nothing is confirmed shows nothing"
+    assert check(seed).judge.confirms_sent, "a run without confirms shows nothing"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_more_pairs_and_all_that_may_happen_to_one() -> None:
-    """Each kind of thing happens in them: whoever looks for mistakes has to have the occasion."""
+def test_more_pairs_meet_every_kind_of_event() -> None:
+    """Each kind of event happens in them, so that a mistake has the occasion to show."""
     stacks = [check(seed) for seed in MORE]
     counters = {name for stack in stacks for name in +stack.judge.counters}
     assert {
@@ -74,14 +74,14 @@ def test_more_pairs_and_all_that_may_happen_to_one() -> None:
         (A_ALONE, None, (), True),  # it is down
         (BOTH, BOTH, (), False),
         (COUNTED_AGAIN, None, (), False),
-        (A_ALONE, COUNTED_AGAIN, (), False),  # its disk is about to say so
-        (A_ALONE, A_ALONE, A_ALONE, False),  # and so it is here: this is ordered
+        (A_ALONE, COUNTED_AGAIN, (), False),  # its disk is about to record it
+        (A_ALONE, A_ALONE, A_ALONE, False),  # here too: this is ordered
     ],
 )
-def test_no_disk_is_lost_that_the_other_one_comes_to_need(
+def test_no_disk_is_lost_that_the_other_member_comes_to_need(
     on_disk: Terms, applied: Terms | None, asked: Terms, lost: bool
 ) -> None:
-    """It would wait, by right, for what nobody has: 1775 and 1944 were such seeds."""
+    """The member would rightly wait for what nobody has: 1775 and 1944 were such seeds."""
     meta = Meta("c", "a", "s", "c", voters=on_disk, position=3, chain=b"3", marker=Marker.DIRTY)
     behind = MemoryDisk(Meta("c", "b", "t", "c", marker=Marker.DIRTY))
     stack, uppers = PairStack(), dict[str, Any]()
@@ -149,7 +149,7 @@ OTHERS = tuple(range(1, 12))
 @pytest.mark.slow
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: one.__name__)
-def test_it_bites(mistake: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mistake_is_found(mistake: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     seed, promise = MISTAKES[mistake]
     mistake(monkeypatch)
     shown = (promise in {one.promise for one in run(it).violations} for it in (seed, *OTHERS))

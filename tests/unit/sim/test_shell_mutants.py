@@ -1,7 +1,7 @@
-"""Ten mistakes of the shell around ring and machine, each with a check that notices it every day.
+"""Ten mistakes in the shell around ring and machine, each with a check that notices it every day.
 
-Some are noticed by seeds of the simulator (`tests/unit/sim/test_mutants.py` runs them), some where
-the power is lost (`tests/crash/test_crash_points.py`), and the others here, without chance.
+Some are noticed by seeds of the simulator (`tests/unit/sim/test_mutants.py` runs them), some by
+losses of power (`tests/crash/test_crash_points.py`), and the others here, deterministically.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ TEN = {
 
 
 @pytest.mark.parametrize("name", [mutant.__name__ for mutant in SHELL_MUTANTS])
-def test_a_mistake_is_noticed_without_chance(name: str) -> None:
+def test_a_mistake_is_noticed_deterministically(name: str) -> None:
     CHECKS[name]()
     with broken(name), pytest.raises((AssertionError, ValueError)):
         CHECKS[name]()
 
 
 @pytest.mark.parametrize("mutant", TEN)
-def test_none_of_the_ten_goes_unchecked(mutant: str) -> None:
+def test_all_ten_mistakes_have_a_check(mutant: str) -> None:
     for name in TEN[mutant]:
         assert name in {**KILLERS, **MISTAKES, **CHECKS}

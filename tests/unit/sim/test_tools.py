@@ -1,4 +1,6 @@
-"""The tools around the simulator: shrinking, coverage, generated mutants, repetition, spoiling."""
+"""The tools around the simulator: shrinking, coverage, generated mutants, repetition, corruption of
+frames.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,14 @@ def test_ddmin_finds_the_two_that_matter() -> None:
 
 
 class Guessing(shrink.Shrinker):
-    """Runs nothing: a scenario fails when it has what the bug takes."""
+    """Runs nothing: a scenario fails if it has everything that the bug needs."""
 
     def fails(self, scenario: shrink.Scenario) -> bool:
         return "loss" in scenario.faults and scenario.members >= 2
 
 
 def test_a_failing_seed_becomes_a_file_that_replays_it(tmp_path: Path) -> None:
-    """What a bug does not take is left out, and the file has the rest."""
+    """Parts that the bug does not need are left out, and the file has the rest."""
     seed = next(s for s in range(1, 500) if {"loss", "crash"} <= set(make_plan(s).faults))
     said: list[str] = []
     with broken("half_safe"):
@@ -83,12 +85,12 @@ def test_leaving_episodes_out_keeps_the_rest() -> None:
 
 
 def test_old_seeds_keep_their_faults() -> None:
-    """The later groups have a tape of their own: a story of an old seed stays what it was."""
+    """Later groups of faults draw from a tape of their own, so an old seed keeps its scenario."""
     first = {name for name in make_plan(96).faults if name in EPISODE_FAULTS}
     assert first == set(make_plan(96, only=EPISODE_FAULTS).faults)
     assert len(set(ALL_FAULTS)) == len(ALL_FAULTS) >= 40
     drawn = Counter(name for seed in range(900, 1300) for name in make_plan(seed).faults)
-    assert set(drawn) == set(ALL_FAULTS), "every fault is drawn by some seed"
+    assert set(drawn) == set(ALL_FAULTS), "some seed draws every fault"
 
 
 def test_the_stages_are_those_of_the_code() -> None:
@@ -96,7 +98,7 @@ def test_the_stages_are_those_of_the_code() -> None:
     assert len(set(FAULTS)) == len(FAULTS)
 
 
-def test_the_table_lists_what_never_met() -> None:
+def test_the_table_lists_pairs_that_never_met() -> None:
     pairs = possible()
     met = Counter(dict.fromkeys(pairs, 3))
     assert not [line for line in lines(met) if line.startswith("never")]
@@ -132,7 +134,7 @@ def test_a_generated_mutant_is_killed_and_the_real_code_is_not() -> None:
 
 
 def test_every_survivor_has_a_reason() -> None:
-    """None is left without a word, and none that was killed is called equivalent."""
+    """None is left unexplained, and none that was killed is called equivalent."""
     present = {mutant.name for mutant in [*generate_all(), *run.by_hand()]}
     known = {name: r["verdict"] for name, r in run.read_ledger().items() if name in present}
     survivors = {name for name, verdict in known.items() if verdict == "survived"}
@@ -145,7 +147,7 @@ def test_every_survivor_has_a_reason() -> None:
 
 
 def test_one_seed_leaves_one_trace_in_every_process() -> None:
-    """G1 of the simulator itself: other hash seeds, other processes, the same run."""
+    """G1 of the simulator itself: other hash seeds and other processes give the same run."""
     jobs = [Job("ring", 3)]
     first, again = run_batch(jobs, 11), run_batch(jobs, 12)
     assert first[0].trace
@@ -159,10 +161,10 @@ def test_a_batch_that_dies_is_a_failure() -> None:
     assert [outcome.ok for outcome in outcomes] == [False]
 
 
-def test_a_seed_that_does_not_end_is_named_and_the_others_go_on(
+def test_a_seed_that_does_not_end_is_named_and_the_others_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says which run it was, and where in it."""
+    """The report says which run it was, and how far it had come."""
 
     def chaos(runner: Runner) -> None:
         runner.world.start()
@@ -189,11 +191,11 @@ def test_fresh_seeds_follow_from_what_they_are_drawn_by() -> None:
     assert len(fixed_jobs(1.0)) == sum(FIXED.values())
 
 
-# -- spoilt frames and old disks ------------------------------------------------------------------
+# -- corrupted frames and old disks ---------------------------------------------------------------
 
 
-def test_spoilt_frames_are_refused() -> None:
-    """Bits turned over, a body cut or padded under a right checksum, a frame of another cluster."""
+def test_corrupted_frames_are_refused() -> None:
+    """Flipped bits, a body cut or padded under a correct checksum, a frame of another cluster."""
     codec = Codec(Member("a", 1, "a:1"), "simulated", 4096, None)
     token = Token(RingId(1, "a", 1), 4, 9, 9, NOBODY, 0, 0, False, (3, 4), (7, 8))
     frame = codec.encode(token)
@@ -208,8 +210,8 @@ def test_spoilt_frames_are_refused() -> None:
                 codec.decode(spoilt, codec.open(spoilt))
 
 
-def test_an_old_disk_comes_back_only_where_others_know() -> None:
-    """Putting back a backup is amnesia; a cluster survives it when each majority has a witness."""
+def test_an_old_disk_returns_only_where_others_know_more() -> None:
+    """Restoring a backup is amnesia; a cluster survives it when each majority has a witness."""
     log = ToyLog(Image())
     log.apply(1, b"x")
     old = replace(log.image(), filled=True, promised_epoch=1)

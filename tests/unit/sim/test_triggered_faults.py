@@ -1,4 +1,4 @@
-"""Faults triggered by phase and view changes, and checks over all members at once."""
+"""Faults triggered by phases and view changes, and checks over all members at once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_late_frames_and_outages_hit_members_that_form_a_ring() -> None:
     assert result.faults["outage"] > 1
 
 
-def test_a_number_that_nobody_gave_out_is_seen() -> None:
-    """The one member of a ring makes a frame; the token counts two."""
+def test_a_number_that_nobody_issued_is_found() -> None:
+    """The only member of a ring makes one frame; the token counts two."""
     me = Member("a", 1, "a:1")
     node = make_node(me, replace(plan_of(9, options_for("ring")), faults=()), Tape(1).random)
     assert isinstance(node, Node)

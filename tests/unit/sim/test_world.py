@@ -1,4 +1,4 @@
-"""The simulator itself: it repeats, its faults happen, and it finds a core that is wrong."""
+"""The simulator itself: it is repeatable, its faults happen, and it finds a wrong core."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.sim.world.trace import Trace
 from vsync.totem.events import Deliver, Output
 from vsync.types import Guarantee, Member
 
-# Three members on fast links that all have something to say, and have soon said it: what a wrong
-# core never delivers is not waited for long.
+# Three members on fast links that all have something to send, and have sent it soon: a message that
+# a wrong core never delivers is not waited for long.
 SEED, OTHER = 21, 1
 
 
@@ -35,7 +35,7 @@ def calm_plan(seed: int = SEED) -> Plan:
 
 
 class Corrupting(FakeCore):
-    """Delivers a payload with a changed byte, once in a while, at the last member."""
+    """Delivers a payload with a changed byte, now and then, on the last member."""
 
     def tampered(self, d: Deliver) -> list[Output]:
         return [d._replace(payloads=[p[:-1] + b"?" for p in d.payloads])]
@@ -52,7 +52,7 @@ class Corrupting(FakeCore):
 
 
 class Dropping(Corrupting):
-    """Leaves a delivery out."""
+    """Omits a delivery."""
 
     def tampered(self, d: Deliver) -> list[Output]:
         return []
@@ -66,7 +66,7 @@ class Repeating(Corrupting):
 
 
 class Mislabelling(Corrupting):
-    """Calls a delivery transitional that is not."""
+    """Marks a delivery as transitional that is not."""
 
     def tampered(self, d: Deliver) -> list[Output]:
         return [d._replace(transitional=True)]
@@ -80,14 +80,14 @@ class Forging(Corrupting):
 
 
 class Hurrying(Corrupting):
-    """Says agreed where safe was asked for and the other way round."""
+    """Marks as agreed what was requested as safe, and the reverse."""
 
     def tampered(self, d: Deliver) -> list[Output]:
         return [d._replace(guarantee=Guarantee(3 - d.guarantee))]
 
 
 def test_a_right_core_passes() -> None:
-    """On a perfect network the fake keeps all promises that it can be asked for."""
+    """On a perfect network the fake keeps all promises that can be asked of it."""
     result = run(calm_plan())
     assert [str(v) for v in result.violations] == []
     assert result.steps >= 5000
@@ -95,7 +95,7 @@ def test_a_right_core_passes() -> None:
 
 
 def test_one_seed_is_one_run() -> None:
-    """Same seed, same trace hash; another seed, another."""
+    """The same seed gives the same trace hash, another seed another."""
     first, again, other = (run(calm_plan(seed)).trace.hash() for seed in (SEED, SEED, OTHER))
     assert first == again
     assert first != other
@@ -119,14 +119,14 @@ def test_a_wrong_core_is_found(core: type[FakeCore], rule: str) -> None:
 
 
 def test_faults_reach_the_core() -> None:
-    """The fake cannot take a crash: the simulator must notice that promises are not kept."""
+    """The fake cannot survive a crash: the simulator must notice broken promises."""
     seed = next(s for s in range(999) if "crash" in (p := make_plan(s)).faults and len(p.names) > 2)
     result = run(make_plan(seed, only=("crash",)))
     assert result.faults["crash"] > 0
     assert not result.ok
 
 
-def test_a_plan_is_drawn_before_faults_are_taken_away() -> None:
+def test_a_plan_is_drawn_before_faults_are_removed() -> None:
     """Shrinking a seed changes nothing but the faults."""
     for seed in range(50):
         whole, bare = make_plan(seed), make_plan(seed, only=())
@@ -135,8 +135,8 @@ def test_a_plan_is_drawn_before_faults_are_taken_away() -> None:
         assert set(make_plan(seed, without=("crash",)).faults) == set(whole.faults) - {"crash"}
 
 
-def test_who_stays_cut_off_is_followed_no_longer() -> None:
-    """By a real connection, heartbeats would end."""
+def test_a_member_that_stays_cut_off_is_no_longer_followed() -> None:
+    """On a real connection, heartbeats would end it."""
     upper = SimpleNamespace(
         name="d", dead=False, stopping=False, clients=SimpleNamespace(session=3),
         world=SimpleNamespace(outside=set()),

@@ -96,7 +96,7 @@ def test_a_correct_history_keeps_the_contract() -> None:
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda violation: violation.__name__)
-def test_each_violation_is_named_at_its_place(violation: Violation) -> None:
+def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
     maker = history()
     rule, position = violation(maker)
     found = maker.breaches()
