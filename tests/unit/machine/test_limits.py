@@ -165,11 +165,11 @@ def test_the_cost_of_a_commit_does_not_depend_on_cached_routes(
     assert fresh.root() == client.rig.machine.root()
 
 
-def test_a_commit_pays_for_each_route_that_is_found_again(
+def test_a_commit_pays_for_each_route_it_finds_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G15: headers decide each time anew. 10,000 publishes to an exchange with 5,000 such bindings
-    were one position of minutes."""
+    """G15: routes by headers are not cached. 10,000 publishes to an exchange with 5,000 such
+    bindings took minutes at one position."""
     monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 30)
     client.queue("q0")
     for number in range(4):

@@ -72,9 +72,9 @@ def test_a_restored_machine_continues_like_the_original() -> None:
     rig.activate(cold=True)
 
 
-def test_a_reused_tag_changes_no_turn_at_a_restored_member() -> None:
-    """G14: a snapshot does not name cancelled consumers, so what they held gives no other consumer
-    a turn, whatever its tag."""
+def test_a_reused_tag_changes_no_turn_on_a_restored_member() -> None:
+    """G14: a snapshot does not name cancelled consumers, so the messages they held give no other
+    consumer a turn, whatever its tag."""
     rig = Rig()
     client = rig.client("a")
     client.queue("p")
@@ -91,10 +91,10 @@ def test_a_reused_tag_changes_no_turn_at_a_restored_member() -> None:
     client.publish("q")
 
 
-def test_a_reused_tag_changes_no_turn_without_acknowledgement(
+def test_a_reused_tag_changes_no_turn_without_acks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """G14: the same where the member's reports settle."""
+    """G14: the same where reports of the member settle deliveries."""
     monkeypatch.setattr("broker.machine.handlers.consumers.NO_ACK_HELD_MAX", 1)
     rig = Rig()
     client = rig.client("a")

@@ -227,8 +227,10 @@ def test_auto_delete_exchanges_fall_like_dominoes(client: Client) -> None:
     assert not client.rig.has_exchange("outer")
 
 
-def test_what_falls_at_once_falls_in_the_same_order_at_a_restored_member(client: Client) -> None:
-    """G14: a snapshot has the bindings of an end by their sources, whichever came first. The rig
+def test_exchanges_deleted_together_fall_in_the_same_order_on_a_restored_member(
+    client: Client,
+) -> None:
+    """G14: a snapshot lists the bindings of an end by their sources, whichever came first. The rig
     compares the moves."""
     for name in ("one", "two"):
         client.exchange(f"before {name}", "fanout", auto_delete=True)
@@ -247,7 +249,7 @@ def test_what_falls_at_once_falls_in_the_same_order_at_a_restored_member(client:
     assert not client.rig.has_exchange("before one")
 
 
-def test_exchanges_fall_with_another_in_the_same_order_at_a_restored_member(
+def test_exchanges_that_fall_with_another_do_so_in_the_same_order_on_a_restored_member(
     client: Client,
 ) -> None:
     client.exchange("x", "fanout")

@@ -293,10 +293,10 @@ def test_a_policy_reaches_many_queues_in_slices(
     assert not client.rig.machine.stale
 
 
-def test_deleted_queues_are_no_work_that_goes_on(
+def test_deleted_queues_leave_no_policy_work(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G14: a snapshot has none of them, and a tick says whether work goes on."""
+    """G14: a snapshot holds no deleted queues, and a tick reports whether work remains."""
     monkeypatch.setattr("broker.machine.handlers.policies.POLICIES_WORK_MAX", 1)
     other = client.rig.client()
     for name in ("first", "second"):

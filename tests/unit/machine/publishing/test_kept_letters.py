@@ -64,7 +64,7 @@ def wait(client: Client) -> None:
 
 
 def test_a_letter_for_two_queues_needs_credit_for_both(client: Client) -> None:
-    """G31: consumers of both had credit, but it was one credit of their channel."""
+    """G31: the consumers of both queues had credit, but it was one credit of their channel."""
     give_it_a_way(client)
     give_it_a_way(client, "full", {"x-max-length": 0, "x-overflow": "reject-publish"})
     other = client.rig.client("b")

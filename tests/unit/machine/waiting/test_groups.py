@@ -204,8 +204,9 @@ def test_limits_expiry_and_purges(rig: Rig, client: Client) -> None:
     one.ack(2)
 
 
-def test_what_expired_in_a_group_that_an_ack_frees_dies_at_that_position(rig: Rig) -> None:
-    """G14: a snapshot taken after the ack has its dead letter, or the queue where that went."""
+def test_an_expired_message_of_a_freed_group_dies_at_the_position_of_the_ack(rig: Rig) -> None:
+    """G14: a snapshot taken after the ack holds its dead letter, or the queue to which that
+    went."""
     client = rig.client()
     client.queue("grave")
     to_grave: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
