@@ -291,9 +291,16 @@ def main(arguments: list[str]) -> int:
     policy = Policy(
         bool(given.compress), given.keep_s, given.keep_bytes, bool(given.drop_unverified)
     )
-    for result in archive_segments(given.directory, given.current, policy, given.now_s):
+
+    def tell(result: ArchiveResult) -> None:
         sys.stdout.write(json.dumps(result._asdict()) + "\n")
         sys.stdout.flush()
+
+    try:
+        for result in archive_segments(given.directory, given.current, policy, given.now_s):
+            tell(result)
+    except OSError as error:  # the disk's: it can sync no directory when it is full or broken
+        tell(ArchiveResult(FAILED, given.directory.name, 0, 0, str(error)))
     return 0
 
 

@@ -433,6 +433,20 @@ class TestProcess:
         archive.main(command_line(tmp_path, "a.1.000002.qml", policy, 12.5)[2:])
         assert given == [tmp_path, "a.1.000002.qml", policy, 12.5]
 
+    def test_a_disk_that_can_do_nothing_is_one_result(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def full(*_: object) -> list[ArchiveResult]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(archive, "archive_segments", full)
+        monkeypatch.setattr(os, "nice", lambda _more: 0)
+        assert archive.main(command_line(tmp_path, "a.1.000002.qml", Policy(), 0)[2:]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        did = ArchiveResult(**json.loads(line))
+        assert (did.what, did.file) == (archive.FAILED, tmp_path.name)
+        assert "No space left on device" in did.why
+
     def test_it_does_the_work_and_counts_it(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)
         (tmp_path / f"x.qml.gz{UNFINISHED}").write_bytes(b"left over")
