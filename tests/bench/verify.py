@@ -40,7 +40,7 @@ from broker.memberlog.records import Batch, RecordKind
 from tests.bench.support.verifylogs import write_logs
 from tools.verify.fast import compare_ends
 from tools.verify.input.rows import signed
-from tools.verify.input.segments import find_segments, is_little
+from tools.verify.input.segments import find_segments
 from tools.verify.job import verify
 from tools.verify.spark_session import spark_session
 
@@ -135,7 +135,7 @@ def by_plain(directory: Path) -> Outcome:
     from tools.verify.input.source import read_table
 
     segments = find_segments([directory])
-    with spark_session(MASTER, verbose=False, little=is_little(segments)) as spark:
+    with spark_session(MASTER, verbose=False) as spark:
         began = time.perf_counter()
         rows = read_table(spark, "records", segments)
         differ = f.lit(False)
@@ -148,8 +148,7 @@ def by_plain(directory: Path) -> Outcome:
 
 def by_check(directory: Path) -> Outcome:
     """Run all checks."""
-    little = is_little(find_segments([directory]))
-    with spark_session(MASTER, verbose=False, little=little) as spark:
+    with spark_session(MASTER, verbose=False) as spark:
         began = time.perf_counter()
         report = verify(spark, [directory])
         found = [finding.position for finding in report.findings]

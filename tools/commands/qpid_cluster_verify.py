@@ -21,7 +21,7 @@ from tools.cli.shared_options import with_version
 from tools.cli.signals import ended_by
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
-from tools.verify.input.segments import find_segments, is_few, is_little
+from tools.verify.input.segments import find_segments, is_few
 from tools.verify.live import checkpoint
 from tools.verify.live.alert import alert
 from tools.verify.live.metrics import FollowMetrics, serving
@@ -229,7 +229,7 @@ def _spark(
     if is_few(segments) and options.export is None and not _is_given("master"):
         yield None
         return
-    with spark_session(master, verbose, little=is_little(segments)) as spark:
+    with spark_session(master, verbose) as spark:
         yield spark
 
 

@@ -40,9 +40,9 @@ for argument; do
 done
 exec "{java}" "$@"
 """
-# These optimisations pay off only over many rows. Without them a check of some megabytes takes 2/3
-# of the time and half the CPU time; at 300 MB there is no difference.
-_FOR_LITTLE = {
+# Rows that Spark itself looks at are few, however large the logs: moves travel as packed columns.
+# So compiling its plans, and Java's second compiler, cost more than they gain.
+_FEW_ROWS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -58,11 +58,8 @@ def needs(*packages: str) -> None:
 
 
 @contextmanager
-def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterator[SparkSession]:
-    """Start Spark, yield the session, stop it.  Raises `BadInput` when Spark cannot start.
-
-    `little`: the input is small, so code generation is switched off.
-    """
+def spark_session(master: str, verbose: bool) -> Iterator[SparkSession]:
+    """Start Spark, yield the session, stop it.  Raises `BadInput` when Spark cannot start."""
     needs("pyspark", "pyarrow", "pandas", "numpy", "duckdb")
     with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:
         here = master == "local" or master.startswith("local[")
@@ -72,7 +69,7 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
             held_back(signal.SIGTERM, signal.SIGINT),
             _stderr_to(None if verbose else Path(scratch) / "stderr"),
         ):
-            session = _start(master, verbose, Path(scratch), dict(_FOR_LITTLE) if little else {})
+            session = _start(master, verbose, Path(scratch))
         try:
             if not here:
                 session.sparkContext.addPyFile(str(pack_code(Path(scratch) / "qpid-cluster.zip")))
@@ -111,14 +108,15 @@ def pack_code(target: Path) -> Path:
     return target
 
 
-def _start(master: str, verbose: bool, scratch: Path, options: dict[str, Any]) -> SparkSession:
+def _start(master: str, verbose: bool, scratch: Path) -> SparkSession:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     cores = re.fullmatch(r"local\[(\d+)\]", master)
     partitions = 2 * (int(cores[1]) if cores else os.cpu_count() or 2)
-    options |= {
+    options: dict[str, Any] = {
+        **_FEW_ROWS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Recording where in Python each column was made costs time, and is never shown.

@@ -29,13 +29,8 @@ from tools.verify.sql.kept import Here, InSpark, computed_once
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-OF_LARGE = {
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.codegen.wholeStage": "true",
-    "spark.sql.codegen.factoryMode": "CODEGEN_ONLY",
-    "spark.sql.shuffle.partitions": "3",
-}
-"""A property of a session of large logs, in place of which that of small ones has _FOR_LITTLE."""
+OF_LARGE = {"spark.sql.shuffle.partitions": "3"}
+"""What the session of large logs has in place of a value for the tests' small ones."""
 ROWS = 350_000  # of each of three members
 MEMORY_MAX = 1200 << 20
 """The most memory of a check without Spark; with it, Java alone may take 2 GB."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def shared_session() -> SparkSession:
     """Return the session, started at the first call and stopped at the end of the process."""
     stack = ExitStack()
-    session = stack.enter_context(spark_session("local[2]", verbose=False, little=True))
+    session = stack.enter_context(spark_session("local[2]", verbose=False))
     atexit.register(stack.close)
     session.conf.set("spark.sql.shuffle.partitions", "1")
     return session
