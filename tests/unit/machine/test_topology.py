@@ -216,6 +216,20 @@ def test_internal_exchange_refuses_clients(client: Client) -> None:
     assert "cannot publish to internal exchange 'in'" in client.error()
 
 
+def test_a_dead_letter_opens_no_way_through_an_internal_exchange(client: Client) -> None:
+    """A route that is found for the dead letter must not be remembered for a client."""
+    client.exchange("in", "fanout", internal=True)
+    client.queue("buried")
+    client.bind("buried", "in")
+    client.queue("source", {"x-dead-letter-exchange": "in", "x-dead-letter-routing-key": "k"})
+    client.publish("source", b"dies")
+    client.get("source")
+    client.nack(1, requeue=False)
+    assert bodies(client, "buried") == [b"dies"]
+    assert client.publish("k", b"", "in") == 403
+    assert "cannot publish to internal exchange 'in'" in client.error()
+
+
 def test_auto_delete_exchanges_fall_like_dominoes(client: Client) -> None:
     client.queue("q")
     client.exchange("outer", "fanout", auto_delete=True)
