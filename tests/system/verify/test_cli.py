@@ -39,8 +39,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command use the session that all tests share."""
 
     @contextmanager
-    def ours(_master: str, _verbose: bool, *, little: bool) -> Iterator[SparkSession]:
-        assert little
+    def ours(_master: str, _verbose: bool) -> Iterator[SparkSession]:
         yield shared_session()
 
     monkeypatch.setattr(qpid_cluster_verify, "spark_session", ours)
