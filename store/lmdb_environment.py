@@ -230,4 +230,9 @@ def _translate(error: lmdb.Error, path: Path) -> Exception:
         return broken(f"{path}: {text}", number)
     if "Permission denied" in text:
         return explain(PermissionError(13, "Permission denied"), path)
+    if isinstance(error, lmdb.MemoryError):
+        return StoreError(
+            f"{text}: the store is mapped into memory, and this process may not map so much; raise "
+            "the limit of its address space (ulimit -v; with systemd LimitAS)"
+        )
     return StoreUnreadable(f"{path}: {text}")

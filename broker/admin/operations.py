@@ -21,6 +21,7 @@ from broker.admin.status import (
     primary_fact,
     quorum_of,
     status_of,
+    why_not_active,
 )
 from broker.exit_codes import Exit
 from broker.frontend.gateway import Gateway
@@ -290,9 +291,8 @@ class Operations:
 
     def _demand_active(self) -> None:
         if not self._controller.serving:
-            raise QueryRefused(
-                "not-active", f"this member is not active: {self._controller.reason}"
-            )
+            why = why_not_active(self._controller)
+            raise QueryRefused("not-active", f"this member is not active: {why}")
 
 
 def _refuse(why: str) -> None:

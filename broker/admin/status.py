@@ -116,6 +116,14 @@ def _status(controller: Controller) -> tuple[str, str]:
     return "JOINING", primary.reason
 
 
+def why_not_active(controller: Controller) -> str:
+    """Return why a member does not serve, for an operator who asked it for something."""
+    settling = controller.primary.phase in (PrimaryPhase.CATCHING_UP, PrimaryPhase.ACTIVE)
+    if controller.halted or not settling:
+        return controller.reason
+    return f"{controller.reason}; it takes commands as soon as it has caught up with this view"
+
+
 class ViewHistory:
     """The latest views that this member saw, each with the time of its own clock."""
 

@@ -518,3 +518,18 @@ def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         timeout=100,
     )
+
+
+def test_a_map_that_the_process_may_not_have_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under `ulimit -v`; it was called an unreadable store."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise lmdb.MemoryError("store: Cannot allocate memory")
+
+    LmdbStore(tmp_path / "one", FRESH).close()
+    monkeypatch.setattr(lmdb, "open", refused)
+    with pytest.raises(StoreError, match=r"Cannot allocate memory: .*ulimit -v") as error:
+        LmdbStore(tmp_path / "one")
+    assert not isinstance(error.value, StoreUnreadable)
