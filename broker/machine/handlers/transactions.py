@@ -23,7 +23,7 @@ from broker.machine.handlers.publish import (
     ttl_of,
     way_or_refusal,
 )
-from broker.machine.limits import COMMIT_WORK_MAX
+from broker.machine.limits import COMMIT_WORK_MAX, FOUND_AGAIN_PER_WORK
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.publishing.copies import may_name_copies
 from broker.machine.publishing.entering import Envelope, publish_to, turn_of
@@ -55,9 +55,11 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         route, shown = way
         routes.append((route, ttl_us, shown))
         work += len(route.queues) + sum([queue.window is not None for queue in route.queues])
-        if has_copies or not route.lasts or (exchange, key) not in found:
+        if has_copies or (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work
+        elif not route.lasts:
+            work += route.work // FOUND_AGAIN_PER_WORK
         if work > COMMIT_WORK_MAX:  # finding the other routes would cost the work refused here
             return refuse(state, channel, TX_COMMIT, _too_large(work))
     named = _named_tags(channel, settlements)
