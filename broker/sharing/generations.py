@@ -2,6 +2,7 @@
 
     DIR/generation.000007        the data directory of the leader with token 7, complete
     DIR/generation.000008.new    one that is being copied from it
+    DIR/generation.000006.gone   one that is being removed
 
 Two processes never write one file. A former leader that was stopped in the middle of a commit, and
 continues later, writes into its own generation, which nobody reads any more. A new leader copies
@@ -33,7 +34,7 @@ from store.files.durable_files import explain, sync_directory, sync_file
 from store.journal import JOURNAL_NAME, content
 from store.lmdb_environment import DATA_NAME
 
-_NAME = re.compile(r"generation\.(\d{6,})(\.new)?")
+_NAME = re.compile(r"generation\.(\d{6,})(\.new|\.gone)?")
 _FICLONE = 0x40049409
 _CHUNK_BYTES = 16 << 20
 _TRIES, _PAUSE_S = 20, 0.1
@@ -121,13 +122,16 @@ def make_generation(directory: Path, number: int, source: int) -> Path:
 def remove_former(directory: Path, source: int, own: int) -> None:
     """Remove the generations before `source`, and those before `own` that were never complete.
 
-    Nothing from `own` on is touched. Raises OSError.
+    Each is renamed first: a broker that lost its lease may still be making a copy, and could
+    complete it by name while half of its content is removed. Nothing from `own` on is touched.
+    Raises OSError.
     """
     for path in list(directory.iterdir()):
         if match := _NAME.fullmatch(path.name):
             unfinished, number = bool(match[2]), int(match[1])
             if number < own and (unfinished or number < source):
-                shutil.rmtree(path)
+                gone = directory / f"generation.{match[1]}.gone"
+                shutil.rmtree(path if path == gone else path.rename(gone))
 
 
 def _copy_tree(source: Path, target: Path) -> None:

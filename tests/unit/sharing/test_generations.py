@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +23,7 @@ from broker.sharing.generations import (
     generation_path,
     make_generation,
     newest_complete,
+    newest_number,
     remove_former,
     source_for,
 )
@@ -272,3 +275,33 @@ def test_all_generations_but_the_last_two_go(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == [
         "generation.000003", "generation.000004",
     ]  # fmt: skip
+
+
+def test_a_copy_being_removed_cannot_become_a_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that lost its lease while it copied ends its copy as the next leader removes it: if
+    that leader dies as well, what is left of the copy must not be taken for the newest state."""
+    filled(tmp_path / "generation.000007", 1)
+    fresh = filled(tmp_path / "generation.000008.new", 1)
+    remove = shutil.rmtree
+
+    def removed_slowly(path: Path) -> None:
+        remove(Path(path) / "store")
+        with contextlib.suppress(FileNotFoundError):
+            fresh.rename(generation_path(tmp_path, 8))  # the last step of `make_generation`
+        remove(path, ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "rmtree", removed_slowly)
+    remove_former(tmp_path, 7, 9)
+    assert source_for(tmp_path, 7) == 7
+    assert [one.name for one in tmp_path.iterdir()] == ["generation.000007"]
+
+
+def test_an_interrupted_removal_is_completed_by_the_next_leader(tmp_path: Path) -> None:
+    (tmp_path / "generation.000007").mkdir()
+    (tmp_path / "generation.000008.gone" / "store").mkdir(parents=True)
+    assert newest_complete(tmp_path) == 7
+    assert newest_number(tmp_path) == 8
+    remove_former(tmp_path, 7, 9)
+    assert [one.name for one in tmp_path.iterdir()] == ["generation.000007"]
