@@ -306,9 +306,9 @@ class SharedStore:
         )
 
     def terminate(self) -> None:
-        """The process was asked to end: another broker is to lead."""
-        self._hands_over = True
+        """The process was asked to end: another broker is to lead, unless all were shut down."""
         assert self._member is not None
+        self._hands_over = self._hands_over or not self._member.controller.shutdown_position
         self._member.terminate()
 
     def holds(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.exit_codes import Exit
 from broker.options.modes.shared_store import SharedStoreOptions
 from broker.sharing import shared_store
 from broker.sharing.generations import generation_path, make_generation, remove_former
@@ -84,3 +85,47 @@ def test_a_broker_overtaken_during_its_copy_waits_again(
 
     asyncio.run(live())
     assert numbers == [8, 11]
+
+
+class Leading:
+    """A member that leads; an operator shut it down at this position, or nowhere."""
+
+    def __init__(self, shutdown_position: int) -> None:
+        self.shutdown_position = shutdown_position
+
+    @property
+    def controller(self) -> Leading:
+        return self
+
+    def stop(self, code: Exit, reason: str) -> None:
+        raise AssertionError(f"{code}: {reason}")
+
+    def terminate(self) -> None:
+        self.shutdown_position = self.shutdown_position or 9
+
+
+@pytest.mark.parametrize(("position", "held"), [(5, Held.SHUT_DOWN), (0, Held.RELEASED)])
+def test_a_leader_asked_to_end_during_a_shutdown_of_all_still_ends_all(
+    tmp_path: Path, position: int, held: Held
+) -> None:
+    """`qpid-cluster -k`, and SIGTERM while the leader writes its checkpoint; the waiting brokers
+    are to end as well. Without the former, another one leads, however often it is asked."""
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
+        try:
+            await shared.lead("amqp:tcp:here:1")
+            shared.follow(Leading(position))
+            shared.terminate()
+            shared.terminate()
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    asyncio.run(live())
+    newest = LeaseDirectory(tmp_path, "shop").newest()
+    assert newest is not None
+    assert newest.lease is not None
+    assert newest.lease.held is held
