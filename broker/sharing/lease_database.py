@@ -37,7 +37,8 @@ CREATE = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
     held TEXT NOT NULL, lease_ms BIGINT NOT NULL, expires DOUBLE PRECISION NOT NULL,
     generation BIGINT NOT NULL, cluster TEXT NOT NULL, who TEXT NOT NULL, since TEXT NOT NULL
 )"""
-_INSERT = f"INSERT INTO {TABLE} VALUES (%s, 0, '', 0, 'released', 0, 0, 0, '', '', '')"
+_INSERT = f"""INSERT INTO {TABLE} VALUES (%s, 0, '', 0, 'released', 0, 0, 0, '', '', '')
+    ON CONFLICT (store) DO NOTHING"""
 _READ = f"""SELECT token, holder, renewals, held, lease_ms, generation, cluster, who, since
     FROM {TABLE} WHERE store = %s"""
 _CLAIM = f"""UPDATE {TABLE} SET token = %s, holder = %s, renewals = %s, held = %s, lease_ms = %s,
@@ -64,6 +65,7 @@ class LeaseDatabase(StoreLeases):
         super().__init__(directory, cluster)
         self._database = database
         self._store = ""
+        self._drawn = ""  # the row to make if the store has none: the same one each time
         self._row: LeaseRecord | None = None  # as `newest` read it
         self._newest: Found | None = None  # the result of `newest`
         self._replaced: Found | None = None  # by our claim
@@ -118,7 +120,7 @@ class LeaseDatabase(StoreLeases):
         """Return the number of the store's row; create it if there never was one."""
         self._store = self._store or self._read_mark()
         if not self._store:
-            drawn = uuid.uuid4().hex
+            self._drawn = drawn = self._drawn or uuid.uuid4().hex
             self._database.execute(_INSERT, [drawn])  # before it is named: a named row exists
             self._store = self._write_mark(drawn)
             if self._store != drawn:

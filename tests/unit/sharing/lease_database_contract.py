@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +24,10 @@ LONG_MS = 60_000
 def lease(token: int, holder: str = "a", cluster: str = "shop", **more: object) -> LeaseRecord:
     made = LeaseRecord(token, cluster, holder, f"host process {holder}", "now", LONG_MS, 0)
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+def _full(_fd: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class LeaseDatabaseContract:
@@ -157,6 +162,19 @@ class LeaseDatabaseContract:
         assert (found.token, found.lease) == (7, None)
         assert one.claim(lease(8, "b"))
         assert one.read(7) == found
+
+    def test_a_store_that_cannot_name_its_row_leaves_one(
+        self, store: Path, lock: DatabaseLock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its disk is full: the broker tries again ten times a second."""
+        one = self.of(store, lock)
+        with monkeypatch.context() as full:
+            full.setattr("broker.sharing.lease_database.os.fsync", _full)
+            for _ in range(3):
+                with pytest.raises(OSError, match="No space left"):
+                    one.newest()
+        assert one.newest() is None
+        assert one._database.execute(f"SELECT count(*) FROM {TABLE}").rows == [(1,)]
 
     def test_another_database_is_detected(self, store: Path, lock: DatabaseLock) -> None:
         one = self.of(store, lock)
