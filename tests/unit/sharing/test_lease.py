@@ -141,6 +141,16 @@ def test_a_pause_between_two_reads_proves_nothing() -> None:
     assert contender.look(found(lease), 10.1, 60) is None
 
 
+def test_a_waiter_that_could_not_read_waits_anew() -> None:
+    """The database restarted: its leader could not renew either, and may be alive."""
+    contender, lease = waiter(), record(3)
+    contender.look(found(lease), 10, 10)
+    contender.blind()
+    assert contender.look(found(lease), 20, 20) is None
+    assert contender.look(found(lease), 20 + WAIT_S - 0.01, 21) is None
+    assert contender.look(found(lease), 20.001 + WAIT_S, 21) is not None
+
+
 def test_a_torn_record_is_waited_for_as_last_read() -> None:
     contender = waiter()
     contender.look(found(record(3)), 10, 10)

@@ -92,13 +92,14 @@ class Leading:
 
     def __init__(self, shutdown_position: int) -> None:
         self.shutdown_position = shutdown_position
+        self.stopped: list[tuple[Exit, str]] = []
 
     @property
     def controller(self) -> Leading:
         return self
 
     def stop(self, code: Exit, reason: str) -> None:
-        raise AssertionError(f"{code}: {reason}")
+        self.stopped.append((code, reason))
 
     def terminate(self) -> None:
         self.shutdown_position = self.shutdown_position or 9
@@ -129,3 +130,27 @@ def test_a_leader_asked_to_end_during_a_shutdown_of_all_still_ends_all(
     assert newest is not None
     assert newest.lease is not None
     assert newest.lease.held is held
+
+
+def test_a_leader_overtaken_before_its_member_is_there_ends(tmp_path: Path) -> None:
+    """Reading a large store takes longer than the lease on a disk that does not answer."""
+    leases, leader = LeaseDirectory(tmp_path, "shop"), Leading(0)
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 800), "shop", loop)
+        try:
+            await shared.lead("amqp:tcp:here:1")
+            leases.claim(LeaseRecord(2, "shop", "o", "the other one", "", 800, 1))
+            await asyncio.wait_for(shared._over.wait(), 30)
+            shared.follow(leader)
+            assert not shared.holds()
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    asyncio.run(live())
+    ((code, reason),) = leader.stopped
+    assert code is Exit.FENCED
+    assert reason.startswith("the other one (token 2) leads")
