@@ -236,6 +236,8 @@ def _copy_bytes(old: int, new: int, size: int) -> None:
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise
+            copied = 0
+        if not copied:  # some file systems say so without an error
             copied = os.pwrite(new, os.pread(old, length, done), done)
         if not copied:
             return  # it is shorter than that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import threading
@@ -217,6 +218,22 @@ def test_a_file_that_never_rests_is_given_up(
         make_generation(tmp_path, 2, 1)
     assert newest_complete(tmp_path) == 1
     assert not (tmp_path / "generation.000002.new").exists()
+
+
+def test_a_file_system_that_copies_nothing_itself_is_read_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some answer copy_file_range(2) with 0, as at the end of a file, instead of an error."""
+    filled(tmp_path / "generation.000001", 7)
+    monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
+    monkeypatch.setattr(fcntl, "ioctl", _not_shared)
+    path = make_generation(tmp_path, 2, 1)
+    assert held(path / "store") == {b"7" * 50}
+    assert (path / "administrator").read_text() == "admin geheim\n"
+
+
+def _not_shared(*_: object) -> int:
+    raise OSError(errno.EOPNOTSUPP, "no shared blocks")
 
 
 def test_a_full_disk_leaves_the_source_and_no_partial_copy(
