@@ -119,9 +119,11 @@ def make_generation(directory: Path, number: int, source: int) -> Path:
     return path
 
 
-def remove_former(directory: Path, source: int, own: int) -> None:
+def remove_former(directory: Path, source: int, own: int, served: int = 0) -> None:
     """Remove the generations before `source`, and those before `own` that were never complete.
 
+    `served`: the last one that a leader is known to have served from. It is kept as well, because
+    nobody may have been able to open the copies made of it since.
     Each is renamed first: a broker that lost its lease may still be making a copy, and could
     complete it by name while half of its content is removed. Nothing from `own` on is touched.
     Raises OSError.
@@ -129,7 +131,7 @@ def remove_former(directory: Path, source: int, own: int) -> None:
     for path in list(directory.iterdir()):
         if match := _NAME.fullmatch(path.name):
             unfinished, number = bool(match[2]), int(match[1])
-            if number < own and (unfinished or number < source):
+            if number < own and (unfinished or (number < source and number != served)):
                 gone = directory / f"generation.{match[1]}.gone"
                 shutil.rmtree(path if path == gone else path.rename(gone))
 

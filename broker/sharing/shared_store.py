@@ -176,7 +176,8 @@ class SharedStore:
         known = max(own.generation, self._leases.complete)
         self._source = source = source_for(self.directory, known)
         if source < own.token:
-            self._remove_former(own.token)  # interrupted copies may fill the disk
+            # Interrupted copies may fill the disk.
+            self._remove_former(own.token, served=own.generation)
         path = make_generation(self.directory, own.token, source)
         if source:
             log.info(
@@ -244,10 +245,10 @@ class SharedStore:
             log.warning("former leases in %s cannot be removed: %s", self.directory, error)
         self._remove_former(own)
 
-    def _remove_former(self, own: int) -> None:
+    def _remove_former(self, own: int, served: int = 0) -> None:
         """On a thread."""
         try:
-            remove_former(self.directory, self._source, own)
+            remove_former(self.directory, self._source, own, served)
         except OSError as error:
             log.warning("former generations in %s cannot be removed: %s", self.directory, error)
 

@@ -154,3 +154,35 @@ def test_a_leader_overtaken_before_its_member_is_there_ends(tmp_path: Path) -> N
     ((code, reason),) = leader.stopped
     assert code is Exit.FENCED
     assert reason.startswith("the other one (token 2) leads")
+
+
+def test_the_generation_last_served_stays_until_a_copy_of_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7 served, 8 and 9 are copies that no broker could open. (Regression: the leader with token 10
+    removed 7 before it began.)"""
+    leases = LeaseDirectory(tmp_path, "shop")
+    for number in (7, 8, 9):
+        leases.claim(LeaseRecord(number, "shop", "x", "w", "", 800, 7, 0, Held.RELEASED))
+    for number in (6, 7, 8, 9):
+        generation_path(tmp_path, number).mkdir()
+    seen: list[list[str]] = []
+
+    def make(directory: Path, number: int, source: int) -> Path:
+        seen.append(sorted(path.name for path in directory.glob("generation.*")))
+        return make_generation(directory, number, source)
+
+    monkeypatch.setattr(shared_store, "make_generation", make)
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
+        try:
+            await shared.lead("amqp:tcp:here:1")
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    asyncio.run(live())
+    assert seen == [["generation.000007", "generation.000009"]]
