@@ -337,6 +337,20 @@ def test_a_backup_that_loses_its_clients_is_passive_again() -> None:
     assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
 
 
+def test_a_backup_with_the_lead_gives_clients_time_to_come_back_when_its_peer_is_lost() -> None:
+    """O7: ten seconds without a client count from the loss; nobody was looked for before it."""
+    pair = together()
+    pair.members["a"].force_passive(pair.now)
+    pair.beat()
+    pair.beat(FORCED_S)
+    assert pair.stand() == "a:passive b:active"
+    pair.crash("a")
+    pair.beat(QUIET_S / 20)
+    assert pair.stand() == "b:active"
+    pair.beat(QUIET_S / 4)
+    assert pair.stand() == "b:passive"
+
+
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
 def test_an_operator_makes_the_active_member_passive(mode: str) -> None:
     """O8, O10: its clients are disconnected and the other one takes over; and back."""
