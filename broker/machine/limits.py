@@ -17,8 +17,8 @@ COMMIT_WORK_MAX = 20_000
 """Units of one tx.commit, which is atomic at one position: publishes, messages that enter queues,
 routes, settled deliveries."""
 FOUND_AGAIN_PER_WORK = 4
-"""Units spent finding a route that count as one of these, for each further publish of a commit whose
-route cannot be remembered: following a binding costs a quarter of a message that enters a queue."""
+"""Units spent finding a route that count as one of these, for each further publish of a commit
+whose route cannot be remembered: following a binding costs a quarter of a message that enters."""
 UNFINISHED_BYTES_MAX = 1 << 30
 """Bytes of bodies that come in parts and are not whole yet, of all clients together. Beyond this,
 the channel that has waited longest for its next part is closed."""
