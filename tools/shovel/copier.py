@@ -117,7 +117,7 @@ class Copier:
                 deadline = time.monotonic() + READ_S
             for one in found:
                 headers = _headers(one)
-                level = headers.get(FOLLOW) == LEVEL
+                level = _word(headers) == LEVEL
                 of, place = headers.get(OF), headers.get(PLACE)
                 if isinstance(of, str) and isinstance(place, int):
                     self._here.setdefault(of, {})[place] = 0
@@ -198,18 +198,16 @@ class Copier:
         found, source.deliveries = source.deliveries, []
         for one in found:
             headers = _headers(one)
-            match headers.get(FOLLOW):
-                case None:
-                    if not self._copy(destination, one, headers):
-                        return self._copy_again_from(source, cast("int", headers[SEQUENCE]))
-                case str() as word if word == BEGIN:
-                    self._begin(str(headers[QUEUE_ID]), cast("int", headers[COUNT]))
-                case str() as word if word == GONE:
-                    self._leave(destination, str(headers[PLACES]))
-                case str() as word if word == LEVEL:
-                    self._level_at = self._published
-                case _:
-                    pass
+            word = _word(headers)
+            if word is None:
+                if not self._copy(destination, one, headers):
+                    return self._copy_again_from(source, cast("int", headers[SEQUENCE]))
+            elif word == BEGIN:
+                self._begin(str(headers[QUEUE_ID]), cast("int", headers[COUNT]))
+            elif word == GONE:
+                self._leave(destination, str(headers[PLACES]))
+            elif word == LEVEL:
+                self._level_at = self._published
         return None
 
     def _begin(self, queue_id: str, count: int) -> None:
@@ -330,6 +328,12 @@ class Copier:
 def _headers(one: Delivery) -> Mapping[str, Value]:
     found = codec.decode_properties(one.properties).get("headers")
     return found if isinstance(found, dict) else {}
+
+
+def _word(headers: Mapping[str, Value]) -> Value:
+    """What a notice of the followed queue's member says; None: it is a message, whatever headers
+    its publisher gave it. Only messages have a place."""
+    return None if SEQUENCE in headers else headers.get(FOLLOW)
 
 
 def _age(queue_id: str) -> int:

@@ -453,6 +453,34 @@ def test_a_copy_names_its_original_and_how_it_was_published(
     assert headers["x-replica-routing-key"] == "q"
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-queue-follow": "gone", "x-queue-places": "0-9"},
+        {"x-queue-follow": "begin", "x-queue-id": "another/1", "x-queue-count": 7},
+        {"x-queue-follow": "level"},
+    ],
+)
+def test_a_message_that_looks_like_a_notice_is_a_message(
+    headers: Table, brokers: tuple[Wired, Wired], begin: Begin
+) -> None:
+    """Anyone who published such a message to the source had copies removed from the replica, or the
+    attempt end again and again (G35)."""
+    there, here = brokers
+    peer = there.connect().open(1)
+    properties = codec.encode_properties({"headers": headers, "delivery_mode": 2})
+    peer.publish(1, "q", b"0")
+    peer.send(publish(1, "", "q", b"1", properties))
+    peer.publish(1, "q", b"2")
+    attempt = begin(there, here)
+    until(brokers, lambda: not attempt.runs or (attempt.level and len(here.holds()) == 3))
+    assert here.holds() == [b"0", b"1", b"2"]
+    attempt.stop()
+    attempt = begin(there, here)  # it reads them here
+    until(brokers, lambda: attempt.level)
+    assert here.holds() == [b"0", b"1", b"2"]
+
+
 def test_a_source_that_cannot_report_is_refused_with_advice(
     brokers: tuple[Wired, Wired], begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
