@@ -220,15 +220,17 @@ class AmqpConnection:
         self.deliveries.clear()
         self.open_channel()
 
-    def close(self) -> None:
-        """Close in order, so that the broker returns unacked messages now; never raises."""
+    def close(self) -> bool:
+        """Close in order, so that the broker returns unacked messages now; never raises. Return
+        whether it answered: then it has taken everything that it was sent before."""
         try:
             self._send(0, "connection.close", (200, "done", 0, 0))
             self._await("connection.close-ok")
         except (ConnectionLost, BrokerRefused):
-            pass
+            return False
         finally:
             self.drop()
+        return True
 
     def drop(self) -> None:
         """Close the socket without a close handshake."""

@@ -26,6 +26,7 @@ from broker.shovels.upstreams import EXCHANGE
 from tools.client.amqp_client import (
     AmqpConnection,
     BrokerRefused,
+    ConnectionLost,
     Delivery,
     PublisherConfirm,
     Returned,
@@ -52,6 +53,7 @@ NACKED = "it refuses messages (basic.nack): is its queue full?"
 UNROUTED = "no queue takes the messages there (basic.return): was it deleted?"
 NUMBER_REFUSED = 406
 ALL_MOVED = "all is moved"
+UNTAKEN = "closed the connection, perhaps before it took the last acknowledgements"
 _WHICH_NUMBER = re.compile(
     r"x-sequence (\d+) of producer '([^']*)' (?:is too old to be known, (\d+) are remembered up to "
     r"(\d+)|was given)"
@@ -120,15 +122,16 @@ class Mover:
                 source = self._open("source")
                 self._begin(source, destination)
             self._move(source, destination)
-            done = self._left == 0 and not self._pending and not self._refused
+            all_moved = self._left == 0 and not self._pending and not self._refused
             with self._of("source"):
                 if self._ends and self._upstream is not None:
                     source.reopen_channel()  # unconfirmed messages go back
                     self._note(self._upstream.clean_up(source))
-                source.close()
+                if not source.close() and all_moved:
+                    raise ConnectionLost(f"{source.broker}: {UNTAKEN}")
             with self._of("destination"):
                 destination.close()
-            why = self._why
+            done, why = all_moved, self._why
         except Failed as failed:
             why = str(failed)
             if self._ends and self._upstream is not None:

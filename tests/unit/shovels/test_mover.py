@@ -47,8 +47,9 @@ class Run:
         delete_after: int | None = None,
         doubtful: dict[str, int] | None = None,
         timestamps: bool = False,
+        source: Broker | None = None,
     ) -> None:
-        self.source, self.destination = Broker(), Broker(on_publish)
+        self.source, self.destination = source or Broker(), Broker(on_publish)
         for place in places:
             headers: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
             properties = codec.encode_properties({"headers": headers})
@@ -104,6 +105,25 @@ def test_numbers_too_old_are_found_at_once_and_nothing_is_sent_twice() -> None:
     assert run.destination.opened == 2
     numbered = [number_of(properties)[1] for _, properties, _ in run.destination.published]
     assert numbered == [0, *[-1] * 10, *places[10:]]
+
+
+class Dying(Broker):
+    """A source that is lost with an acknowledgement that it was sent."""
+
+    def _on_method(self, channel: int, name: str, args: tuple[Value, ...]) -> None:
+        if name == "basic.ack":
+            self.mine.shutdown(socket.SHUT_RDWR)
+        else:
+            super()._on_method(channel, name, args)
+
+
+def test_a_shovel_is_done_when_its_source_has_taken_the_acknowledgements() -> None:
+    """G24. It deleted itself as soon as they were sent: if the source's member died then, the
+    messages were at both ends for good."""
+    run = Run([1], lambda broker, sent: broker.confirms(sent[0]), delete_after=1, source=Dying())
+    assert run.left == [1]
+    assert run.ended == {"why": f"source: this cluster: {mover.UNTAKEN}", "done": False,
+                         "doubtful": {}}  # fmt: skip
 
 
 def test_an_idle_destination_gets_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
