@@ -459,11 +459,12 @@ def _row_of_none(key: Key, bad: BadShovel) -> dict[str, object]:
 
 
 def _tidy_up(run: _Run) -> None:
-    """Have the objects that a link created at its upstream deleted, or report that nobody can."""
+    """Have the objects that a link created at its upstream deleted, or report that nobody can. An
+    attempt that is still connecting reads this only if that succeeds."""
     link = run.shovel.link
     if run.attempt is not None:
         run.attempt.tell({"ends": True})
-    elif link is not None and link.kind == EXCHANGE and link.cleans_up:
+    if run.status.state != RUNNING and link and link.kind == EXCHANGE and link.cleans_up:
         log.warning(
             "%s is gone and was not connected: its queue '%s' may be left at the upstream; delete "
             "it there", _title(run.shovel), printable(run.shovel.source_queue),

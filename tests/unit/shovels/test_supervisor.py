@@ -524,6 +524,23 @@ def test_a_link_removed_while_disconnected_logs_a_line(
     assert "'federation: x -> near' may be left at the upstream" in caplog.text
 
 
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_link_removed_while_it_connects_logs_a_line(
+    runs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its process fails, or is killed, before it hears that the link is gone. Then nobody named the
+    queue, which grows at the upstream."""
+    federation, node = linked()
+    node.pass_time(1)
+    if runs:
+        node.begun[0].hear({"event": "running"})
+    federation.found = {}
+    node.pass_time(1)
+    assert node.begun[0].changes == [{"ends": True}]
+    told = "'federation: x -> near' may be left at the upstream" in caplog.text
+    assert told != runs, "a connected one reports it itself"
+
+
 def test_links_are_restarted_by_their_full_key() -> None:
     _, node = linked()
     node.pass_time(1)
