@@ -8,6 +8,7 @@ unacknowledged, with those that the client knows, and sends the difference once 
     x-queue-follow: begin     x-queue-id, and in x-queue-count how many messages there are
     x-queue-follow: gone      places in x-queue-places that have left: settled, expired, dropped
     x-queue-follow: level     everything was sent that was there at one moment
+    x-queue-follow: behind    it was not: in x-queue-count how many messages are still to come
 
 A client that follows at a member that has not served for `AWAY_S` is closed (320), and finds
 another member.
@@ -48,7 +49,7 @@ from broker.shovels.place_ranges import (
 from broker.waiting.bodies import Body
 from vsync.totem.events import Direct
 
-BEGIN, GONE, LEVEL = "begin", "gone", "level"
+BEGIN, GONE, LEVEL, BEHIND = "begin", "gone", "level", "behind"
 PLACES, COUNT = "x-queue-places", "x-queue-count"
 MESSAGES_MAX, BYTES_MAX = 500, 1 << 20
 """Sent at once, about ten times a second."""
@@ -242,6 +243,8 @@ def _look(state: State, queue: Queue, one: Following, told: _Told) -> int:
             _leave(queue_id, gone, told)
         batch.append(_word(queue_id, LEVEL, {COUNT: count(present)}))
         told.was_level, told.seen = True, seen
+    else:
+        batch.append(_word(queue_id, BEHIND, {COUNT: count(new) - len(sent)}))
     return there.looked_at
 
 

@@ -19,7 +19,7 @@ from broker.amqp import codec
 from broker.amqp.fields import Value
 from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.publishing.queue_numbers import FOLLOW, QUEUE_ID, SEQUENCE
-from broker.shovels.followed import BEGIN, COUNT, GONE, LEVEL, PLACES
+from broker.shovels.followed import BEGIN, BEHIND, COUNT, GONE, LEVEL, PLACES
 from broker.shovels.place_ranges import as_text, parse, places, ranges_of
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery
 from tools.shovel.content import relabelled
@@ -68,6 +68,7 @@ class Copier:
         self._pending: set[int] = set()  # publish numbers
         self._waits: list[Delivery] = []  # from here, until the id is known
         self._left = 0
+        self._is_behind = False  # the source had more than it sent
         self._has_foreign = False
         self._ends = False
         self._deadline = 0.0
@@ -207,7 +208,9 @@ class Copier:
             elif word == GONE:
                 self._leave(destination, str(headers[PLACES]))
             elif word == LEVEL:
-                self._level_at = self._published
+                self._level_at, self._is_behind = self._published, False
+            elif word == BEHIND:
+                self._left, self._is_behind = cast("int", headers[COUNT]), True
         return None
 
     def _begin(self, queue_id: str, count: int) -> None:
@@ -227,6 +230,7 @@ class Copier:
             self._here = {queue_id: self._here.get(queue_id, {})}
             self._again.clear()
         self._id, self._level, self._level_at = queue_id, False, None
+        self._is_behind = False
         self._highest = max(self._here[queue_id], default=-1)
         self._left = max(0, count - len(self._here[queue_id]))
 
@@ -319,7 +323,8 @@ class Copier:
         if self._moved:
             self._tell({"event": "moved", "count": self._moved})
             self._moved = 0
-        why = "" if self._level else f"not level yet: {self._left} messages are to come"
+        is_level = self._level and not self._is_behind
+        why = "" if is_level else f"not level yet: {self._left} messages are to come"
         if why != self._blocked:
             self._blocked = why
             self._tell({"event": "blocked", "why": why})

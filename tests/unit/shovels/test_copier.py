@@ -98,6 +98,23 @@ def test_held_messages_are_sent_and_settled_ones_removed(source: Wired) -> None:
     assert told_next(source, follower) == [("gone", "0,2-5"), ("level", 0)]
 
 
+def test_a_follower_that_falls_behind_is_told_by_how_much(
+    source: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = follow(source)
+    told_next(source, follower)
+    monkeypatch.setattr(followed, "MESSAGES_MAX", 2)
+    source.connect().open(1).publish(1, "q", *(b"%d" % number for number in range(5, 10)))
+    source.beat()
+    assert told(follower.take()) == []
+    source.beat()
+    assert told(follower.take()) == [b"5", b"6", ("behind", 3)]
+    source.beat()
+    assert told(follower.take()) == [b"7", b"8", ("behind", 1)]
+    source.beat()
+    assert told(follower.take()) == [b"9", ("level", 10)]
+
+
 def test_only_durable_changes_are_reported(source: Wired) -> None:
     source.durable = False
     follower = follow(source)
@@ -391,6 +408,30 @@ def test_nothing_is_removed_before_its_replacement_is_confirmed() -> None:
     here.acks = [(1, False, True)]
     copier._take_confirms(here)  # type: ignore[arg-type]
     assert here.settled == [5]
+
+
+def test_a_replica_that_fell_behind_is_not_level() -> None:
+    """It was shown as level for as long as its attempt ran, however many messages it lacked."""
+    told: list[dict[str, object]] = []
+
+    def there(**headers: Value) -> Delivery:
+        named: Table = {"x-queue-id": "far/1", **{f"x-queue-{k}": v for k, v in headers.items()}}
+        return Delivery(1, False, "", "", codec.encode_properties({"headers": named}), b"m")
+
+    copier = Copier(SimpleNamespace(shovel=SHOVEL), told.append, -1)  # type: ignore[arg-type]
+    here = SimpleNamespace(acks=[], returns=[], publish=lambda *_, **__: 1)
+
+    def turn(*deliveries: Delivery) -> object:
+        source = SimpleNamespace(deliveries=[*deliveries])
+        copier._take_source(source, here)  # type: ignore[arg-type]
+        copier._take_confirms(here)  # type: ignore[arg-type]
+        copier._report(at_once=True)
+        return [one["why"] for one in told if one["event"] == "blocked"][-1]
+
+    turn()
+    assert turn(there(follow="begin", count=0), there(follow="level", count=0)) == ""
+    assert turn(there(follow="behind", count=1)) == "not level yet: 1 messages are to come"
+    assert turn(there(sequence=9), there(follow="level", count=1)) == ""
 
 
 def test_a_queue_declared_anew_at_the_source_replaces_the_old_one(
