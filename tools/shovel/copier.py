@@ -208,7 +208,9 @@ class Copier:
             elif word == GONE:
                 self._leave(destination, str(headers[PLACES]))
             elif word == LEVEL:
-                self._level_at, self._is_behind = self._published, False
+                self._is_behind = False
+                if self._level_at is None:  # a later one would wait for later confirms
+                    self._level_at = self._published
             elif word == BEHIND:
                 self._left, self._is_behind = cast("int", headers[COUNT]), True
         return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from random import Random
 from types import SimpleNamespace
 
@@ -408,6 +409,27 @@ def test_nothing_is_removed_before_its_replacement_is_confirmed() -> None:
     here.acks = [(1, False, True)]
     copier._take_confirms(here)  # type: ignore[arg-type]
     assert here.settled == [5]
+
+
+def test_a_replica_under_load_becomes_level() -> None:
+    """If confirms took longer than the source's next notice, the replica never was, and kept all
+    messages that had left the source."""
+    numbers = count(1)
+
+    def there(**headers: Value) -> Delivery:
+        named: Table = {"x-queue-id": "far/1", **{f"x-queue-{k}": v for k, v in headers.items()}}
+        return Delivery(1, False, "", "", codec.encode_properties({"headers": named}), b"m")
+
+    copier = Copier(SimpleNamespace(shovel=SHOVEL), [].append, -1)  # type: ignore[arg-type]
+    here = SimpleNamespace(acks=[], returns=[], publish=lambda *_, **__: next(numbers))
+    source = SimpleNamespace(deliveries=[there(follow="begin", count=1)])
+    for place in range(3):
+        source.deliveries += [there(sequence=place), there(follow="level", count=1)]
+        copier._take_source(source, here)  # type: ignore[arg-type]
+        if place:
+            here.acks = [(place, False, True)]  # of the message before this one
+        copier._take_confirms(here)  # type: ignore[arg-type]
+    assert copier._level
 
 
 def test_a_replica_that_fell_behind_is_not_level() -> None:
