@@ -69,6 +69,7 @@ class Copier:
         self._waits: list[Delivery] = []  # from here, until the id is known
         self._left = 0
         self._is_behind = False  # the source had more than it sent
+        self._stopper = ""  # why the cluster here takes nothing
         self._has_foreign = False
         self._ends = False
         self._deadline = 0.0
@@ -170,6 +171,7 @@ class Copier:
                 self._take_confirms(destination)
                 self._take_back(destination)
                 destination.send_now()
+            self._stopper = destination.blocked
             self._report()
 
     def _is_finished(self, destination: AmqpConnection) -> bool:
@@ -326,7 +328,9 @@ class Copier:
             self._tell({"event": "moved", "count": self._moved})
             self._moved = 0
         is_level = self._level and not self._is_behind
-        why = "" if is_level else f"not level yet: {self._left} messages are to come"
+        why = self._stopper
+        if not why and not is_level:
+            why = f"not level yet: {self._left} messages are to come"
         if why != self._blocked:
             self._blocked = why
             self._tell({"event": "blocked", "why": why})

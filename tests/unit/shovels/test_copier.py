@@ -18,7 +18,7 @@ from broker.machine.publishing.queue_numbers import FOLLOW
 from broker.shovels import followed
 from broker.shovels.followed import COUNT, PLACES
 from broker.shovels.replicas import parse_replica
-from tests.support.amqp_peer import ServerMethod, publish
+from tests.support.amqp_peer import ServerMethod, method, publish
 from tests.support.gateway_loop import Peer
 from tests.unit.shovels.two_brokers import WAIT_S, Attempt, Wired, step
 from tools.client.amqp_client import AmqpConnection, Delivery
@@ -499,6 +499,23 @@ def test_foreign_messages_in_the_replica_stay_and_are_reported(
     until(brokers, lambda: attempt.level and here.queue().unacked == 1)
     assert [one["event"] for one in attempt.told].count("note") == 1
     assert here.holds() == [b"mine"]
+
+
+def test_a_replica_whose_cluster_takes_nothing_is_not_level(
+    brokers: tuple[Wired, Wired], begin: Begin
+) -> None:
+    """It was shown as level, while its source was not read."""
+    there, here = brokers
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level)
+    (end,) = here.links.values()
+    end.setblocking(True)
+    end.sendall(method(0, "connection.blocked", "low on disk"))
+    until(brokers, lambda: not attempt.level)
+    assert attempt.told[-1]["why"] == "low on disk"
+    end.setblocking(True)
+    end.sendall(method(0, "connection.unblocked"))
+    until(brokers, lambda: attempt.level)
 
 
 def test_a_copy_names_its_original_and_how_it_was_published(
