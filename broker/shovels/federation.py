@@ -104,9 +104,9 @@ class Federation:
             if applies_to - {"exchanges"}:
                 looked_at += len(vhost.queues)
                 federated += _federated_queues(vhost)
-        for _, resource, _policy in federated:
+        for vhost, resource, _policy in federated:
             number = resource.number if isinstance(resource, Queue) else _shape(resource)
-            seen.append((resource.name, number))
+            seen.append((vhost.name, resource.name, number))
         if seen != self._seen:
             self._seen = seen
             before = self._found

@@ -101,6 +101,24 @@ def test_a_link_is_the_same_object_until_something_changes() -> None:
     assert world.links()[key] != changed, "it is declared at the upstream as it is here"
 
 
+def test_a_link_follows_an_exchange_to_another_virtual_host() -> None:
+    """If the exchange left one and came to the other between two looks, nothing changed: the old
+    link remained, and the new one never began."""
+    world = World()
+    other = world.rig.client(vhost="v")
+    uri: Table = {"value": {"uri": "amqp://far"}}
+    assert world.rig.define("parameter", "v", "federation-upstream/far", uri)[0] < 300
+    body: Table = {"pattern": "^x$", "definition": {"federation-upstream": "far"}, "priority": 0,
+                   "apply-to": "all"}  # fmt: skip
+    assert world.rig.define("policy", "v", "p", body)[0] < 300
+    world.policy("^x$")
+    world.client.exchange("x", "topic")
+    assert list(world.links()) == [("/", "exchange", "x", "far")]
+    world.client.delete_exchange("x")
+    other.exchange("x", "topic")
+    assert list(world.links()) == [("v", "exchange", "x", "far")]
+
+
 def test_links_beyond_the_limit_of_processes_are_reported_as_stopped() -> None:
     world = World()
     for number in range(LINKS_MAX + 2):
