@@ -7,10 +7,12 @@ serve. It knows no process, clock or socket; `Begin` makes each attempt, which r
     {"event": "running"}                            both ends are open, messages move
     {"event": "moved", "count": 12}                 so many more were taken by the destination
     {"event": "blocked", "why": "..."}              it takes nothing now; empty: it does again
-    {"event": "ended", "why": "...", "done": false, "doubtful": {"QUEUE-ID": 118}}
+    {"event": "ended", "why": "...", "done": false,
+     "doubtful": {"QUEUE-ID": [118, 120, 124]}}
 
-`doubtful` are messages whose numbers the destination has answered for good: the next attempt sends
-them without a number (docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md).
+`doubtful` are messages whose numbers the destination has answered for good (all up to the first
+place, and the others): the next attempt sends them without a number
+(docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md).
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ class Job:
     shovel: Shovel
     number: int
     """The number of earlier attempts of this shovel here."""
-    doubtful: dict[str, int]
+    doubtful: dict[str, list[int]]
     here: Change | None = None
     """Facts about this side for a link; changes follow."""
 
@@ -129,7 +131,7 @@ class _Run:
     ran_since: float | None = None
     done: bool = False
     """Everything is moved: only the definition remains to be deleted."""
-    doubtful: dict[str, int] = field(default_factory=dict)
+    doubtful: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Shovels:
@@ -325,8 +327,7 @@ class Shovels:
         why = printable(str(event.get("why", ""))) or "it ended"
         doubtful = event.get("doubtful")
         if isinstance(doubtful, Mapping):
-            for queue_id, last in doubtful.items():
-                run.doubtful[str(queue_id)] = max(run.doubtful.get(str(queue_id), -1), int(last))
+            run.doubtful |= doubtful  # with those that it was given
         self._enter(run, TERMINATED, why)
         if event.get("done") is True:
             log.info("%s is done and deletes itself: %s", _title(run.shovel), why)

@@ -7,15 +7,19 @@ Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+TOLD_MAX = 2000
+"""Single places told to another attempt; of more, the lowest stand for all before them, too."""
 
 
 class Doubts:
     """The doubtful places of queues: all up to one of them, and some above it."""
 
-    def __init__(self, up_to: Mapping[str, int]) -> None:
-        self._up_to = dict(up_to)
-        self._above: dict[str, set[int]] = {}
+    def __init__(self, given: Mapping[str, Sequence[int]]) -> None:
+        """`given`: the `row` of an earlier attempt."""
+        self._up_to = {name: places[0] for name, places in given.items()}
+        self._above = {name: set(places[1:]) for name, places in given.items()}
 
     def has(self, queue_id: str, place: int) -> bool:
         """Whether this message is sent without a number."""
@@ -38,10 +42,18 @@ class Doubts:
         if above is not None:
             above.discard(place)
 
-    def row(self) -> dict[str, int]:
-        """The information for another attempt: up to which place of each queue."""
-        highest = {name: max(above) for name, above in self._above.items() if above}
-        return {
-            name: max(self._up_to.get(name, -1), highest.get(name, -1))
-            for name in (*self._up_to, *(one for one in highest if one not in self._up_to))
-        }
+    def row(self) -> dict[str, list[int]]:
+        """The information for another attempt: up to which place of each queue (-1: none), and
+        which above it."""
+        found: dict[str, list[int]] = {}
+        room = TOLD_MAX
+        for name in (*self._up_to, *(one for one in self._above if one not in self._up_to)):
+            last = self._up_to.get(name, -1)
+            above = sorted(one for one in self._above.get(name, ()) if one > last)
+            if len(above) > room:
+                last = above[-room - 1]
+                above = above[len(above) - room :]
+            room -= len(above)
+            if above or last >= 0:
+                found[name] = [last, *above]
+        return found

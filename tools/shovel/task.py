@@ -32,7 +32,7 @@ class Task:
 
     shovel: Shovel
     number: int
-    doubtful: dict[str, int]
+    doubtful: dict[str, list[int]]
     cluster: str
     source_descriptor: int | None
     """A socket from the member that starts it; None: the URI gives the source."""

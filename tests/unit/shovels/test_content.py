@@ -20,7 +20,7 @@ def outgoing(
     *,
     place: int = 7,
     numbers: bool = True,
-    doubtful: dict[str, int] | None = None,
+    doubtful: dict[str, list[int]] | None = None,
     properties: Table | None = None,
     frame_max: int = 131_072,
 ) -> Outgoing:
@@ -85,9 +85,9 @@ def test_a_message_has_the_same_bytes_in_each_attempt() -> None:
 
 
 def test_doubtful_messages_have_no_number() -> None:
-    assert "x-sequence" not in headers_of(outgoing(doubtful={"id/1": 7}))
-    assert "x-sequence" in headers_of(outgoing(place=8, doubtful={"id/1": 7}))
-    assert "x-sequence" in headers_of(outgoing(doubtful={"id/2": 7}))
+    assert "x-sequence" not in headers_of(outgoing(doubtful={"id/1": [7]}))
+    assert "x-sequence" in headers_of(outgoing(place=8, doubtful={"id/1": [7]}))
+    assert "x-sequence" in headers_of(outgoing(doubtful={"id/2": [7]}))
 
 
 def test_the_destination_of_a_message() -> None:

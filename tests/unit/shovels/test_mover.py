@@ -25,6 +25,7 @@ from tools.client import amqp_client
 from tools.client.amqp_client import AmqpConnection
 from tools.shovel import mover
 from tools.shovel.content import number_of
+from tools.shovel.doubts import Doubts
 from tools.shovel.mover import Mover
 from tools.shovel.task import Failed, Task
 from tools.shovel.upstream import UpstreamExchange
@@ -45,7 +46,7 @@ class Run:
         on_publish: Callable[[Broker, Sent], None],
         *,
         delete_after: int | None = None,
-        doubtful: dict[str, int] | None = None,
+        doubtful: dict[str, list[int]] | None = None,
         timestamps: bool = False,
         source: Broker | None = None,
     ) -> None:
@@ -99,7 +100,7 @@ def test_numbers_too_old_are_found_at_once_and_nothing_is_sent_twice() -> None:
     places = [*range(10), *range(HIGHEST, HIGHEST + 10)]
     run = Run(places, on_publish, delete_after=len(places))
     assert run.ended == {"why": mover.ALL_MOVED, "done": True,
-                         "doubtful": {"id/1": HIGHEST - REMEMBERED}}  # fmt: skip
+                         "doubtful": {"id/1": [HIGHEST - REMEMBERED]}}  # fmt: skip
     assert taken == places
     assert run.left == []
     assert run.destination.opened == 2
@@ -175,8 +176,23 @@ def test_an_unnumbered_message_is_confirmed_before_a_numbered_one() -> None:
                 followed.append(False)
         broker.confirms(sent[0])
 
-    run = Run([1, 2], on_publish, delete_after=2, doubtful={"id/1": 1})
+    run = Run([1, 2], on_publish, delete_after=2, doubtful={"id/1": [1]})
     assert (run.bodies, followed) == ([1, 2], [False])
+
+
+def test_a_refused_message_does_not_take_the_numbers_of_earlier_ones() -> None:
+    """G24. The third is refused, and the connection breaks: the next attempt sent the first two
+    without a number, too, although the destination may have them."""
+
+    def on_publish(broker: Broker, sent: Sent) -> None:
+        if sent[0] == 3:
+            broker.say("basic.nack", sent[0], False, False)
+            broker.mine.shutdown(socket.SHUT_RDWR)
+
+    run = Run([1, 2, 3], on_publish)
+    assert run.left == [1, 2, 3]
+    doubts = Doubts(cast("dict[str, list[int]]", run.ended["doubtful"]))
+    assert [place for place in run.left if doubts.has("id/1", place)] == [3]
 
 
 def test_a_returned_message_is_doubtful_and_the_others_are_acked() -> None:
@@ -191,7 +207,7 @@ def test_a_returned_message_is_doubtful_and_the_others_are_acked() -> None:
     run = Run([10, 11, 12, 13], on_publish)
     assert run.left == [11]
     assert run.ended == {"why": f"destination: {mover.UNROUTED}", "done": False,
-                         "doubtful": {"id/1": 11}}  # fmt: skip
+                         "doubtful": {"id/1": [-1, 11]}}  # fmt: skip
 
 
 def test_a_returned_message_without_a_number_is_not_acked() -> None:

@@ -325,11 +325,11 @@ def test_final_answers_of_the_destination_are_kept_for_the_next_attempt() -> Non
     state, node = alone()
     state.define("s")
     node.pass_time(1)
-    node.begun[0].hear({"event": "ended", "why": "nack", "doubtful": {"q": 7}})
+    node.begun[0].hear({"event": "ended", "why": "nack", "doubtful": {"q": [3, 7]}})
     node.pass_time(6)
-    node.begun[1].hear({"event": "ended", "why": "nack", "doubtful": {"q": 3, "r": 1}})
+    node.begun[1].hear({"event": "ended", "why": "nack", "doubtful": {"r": [-1, 1]}})
     node.pass_time(60)
-    assert node.begun[2].job.doubtful == {"q": 7, "r": 1}
+    assert node.begun[2].job.doubtful == {"q": [3, 7], "r": [-1, 1]}
     assert [one.job.number for one in node.begun] == [0, 1, 2]
 
 
