@@ -33,6 +33,7 @@ from broker.shovels.amqp_uri import AmqpUri
 from broker.shovels.definition import Link, Shovel, ends
 from broker.shovels.status import printable
 from broker.shovels.supervisor import Event, Job
+from broker.shovels.upstreams import EXCHANGE
 
 log = logging.getLogger("qpidd.shovels")
 
@@ -115,6 +116,7 @@ class WorkerProcess:
         self._untold: list[bytes] = []  # until it is there
         self._locals: list[LocalSocket] = []
         self._stopped = self._ended = self._at_once = False
+        self._tidies = False  # a link that is gone removes what it created at its upstream
         self.task = loop.create_task(self._run())
         """Its creator keeps this until it is done."""
 
@@ -138,6 +140,7 @@ class WorkerProcess:
 
     def tell(self, change: Mapping[str, object]) -> None:
         """Write a line to its input; a process that does not read moves no messages either."""
+        self._tidies = self._tidies or change.get("ends") is True
         line = json.dumps(change).encode() + b"\n"
         if self._input is None:
             self._untold.append(line)
@@ -157,7 +160,18 @@ class WorkerProcess:
             return
         assert self._input is not None
         self._input.close()  # earlier lines come first
-        self._loop.call_later(ORDERLY_S, self._kill)
+        self._loop.call_later(ORDERLY_S, self._kill_late)
+
+    def _kill_late(self) -> None:
+        if self._ended:
+            return
+        shovel, left = self._job.shovel, ""
+        link = shovel.link if self._tidies else None
+        if link is not None and link.kind == EXCHANGE and link.cleans_up:
+            left = f"; its queue '{shovel.source_queue}' may be left at the upstream"
+        log.warning("%s: its process does not end, and is killed%s",
+                    *map(printable, (self._title, left)))  # fmt: skip
+        self._kill()
 
     def _kill(self) -> None:
         if self._process is not None and not self._ended:

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
@@ -20,9 +22,11 @@ from broker.machine.commands import ConnectionClose, ConnectionOpen, Table
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
 from broker.replication.ports import MemberState
-from broker.shovels.definition import parse_shovel
+from broker.shovels import worker_process
+from broker.shovels.definition import Link, parse_shovel
 from broker.shovels.member_shovels import shovels_of
 from broker.shovels.supervisor import Job
+from broker.shovels.upstreams import link_of, parse_upstream
 from broker.shovels.worker_process import WorkerProcess
 from tests.support.amqp_peer import method
 from tests.support.gateway_loop import Loop
@@ -154,3 +158,38 @@ def test_an_attempt_ends_when_the_close_of_its_connection_is_ordered() -> None:
         assert attempt.ended
 
     asyncio.run(run())
+
+
+HANGS = """
+import sys, time
+sys.stdin.readline()
+sys.stdout.write("{}\\n")
+sys.stdout.flush()
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_process_that_does_not_end_is_killed_with_a_log_line(
+    gone: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A link that is gone removes its queue at the upstream. If that hangs, nobody named it."""
+    monkeypatch.setattr(worker_process, "ORDERLY_S", 0.0)
+
+    async def run() -> None:
+        link = Link("exchange", "x", "far", "x", "near", 1, False, True, "topic")
+        shovel = link_of(parse_upstream("far", {"uri": "amqp://far"}), "/", link)
+        with ThreadPoolExecutor(1) as threads:
+            attempt = WorkerProcess(
+                (sys.executable, "-c", HANGS), "near", Member().clients, Job(shovel, 0, {}),
+                lambda _: None, asyncio.get_running_loop(), threads,
+            )  # fmt: skip
+            if gone:
+                attempt.tell({"ends": True})
+            attempt.stop(at_once=False)
+            await asyncio.wait_for(attempt.task, 30)
+
+    asyncio.run(run())
+    assert "its process does not end, and is killed" in caplog.text
+    assert ("'federation: x -> near' may be left at the upstream" in caplog.text) == gone
