@@ -164,7 +164,7 @@ class Shovels:
         self._bodies: dict[Key, Table] = {}
         self._known: Found = {}
         self._runs: dict[Key, _Run] = {}
-        self._heard: dict[str, tuple[float, dict[Key, Status]]] = {}
+        self._heard: dict[str, dict[Key, tuple[float, Status]]] = {}
         self._handover = Handover(me, tell)
         self._mine: dict[Key, Shovel] = {}
         self._mine_of: tuple[object, list[str]] = (None, [])
@@ -409,8 +409,8 @@ class Shovels:
         if node == self._me:
             run = self._runs.get(key)
             return run.status if run is not None else None
-        heard_at, told = self._heard.get(node, (0.0, {}))
-        return told.get(key) if self._now - heard_at <= HEARD_S else None
+        heard_at, status = self._heard.get(node, {}).get(key, (0.0, None))
+        return status if self._now - heard_at <= HEARD_S else None
 
     def counts(self) -> dict[str, int]:
         """The number of this member's shovels in each state."""
@@ -432,9 +432,9 @@ class Shovels:
             told = read_datagram(content)
         except ValueError:
             return True
-        heard_at, before = self._heard.get(direct.sender.name, (0.0, {}))
-        kept = before if self._now - heard_at <= HEARD_S else {}
-        self._heard[direct.sender.name] = self._now, kept | told
+        now, before = self._now, self._heard.get(direct.sender.name, {})
+        kept = {key: one for key, one in before.items() if now - one[0] <= HEARD_S}
+        self._heard[direct.sender.name] = kept | {key: (now, one) for key, one in told.items()}
         return True
 
 

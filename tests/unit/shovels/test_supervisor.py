@@ -10,7 +10,7 @@ import pytest
 from broker.machine.commands import Table, Value
 from broker.shovels.definition import BadShovel, Link, NotDefined, Shovel
 from broker.shovels.handover import HANDOVER_S
-from broker.shovels.status import runner
+from broker.shovels.status import RUNNING, STARTING, Status, datagrams, runner
 from broker.shovels.supervisor import DELETE_S, Event, Job, Shovels
 from broker.shovels.upstreams import link_of, parse_upstream
 from vsync.totem.events import Direct
@@ -406,6 +406,24 @@ def test_an_invalid_definition_of_an_older_release_is_shown_and_not_run() -> Non
     assert not node.begun
     assert node.row()["state"] == "terminated"
     assert "define it anew" in str(node.row()["reason"])
+
+
+def test_a_status_that_is_not_repeated_is_forgotten() -> None:
+    """It was shown, and kept, for as long as its member reported any other shovel."""
+    state = State(sessions=dict.fromkeys("ab"))
+    node, sender = Node(state), Member("b", 1, "")
+    names = [name for name in map(str, range(20)) if runner("ab", "/", name) == "b"]
+    for name in names[:2]:
+        state.define(name)
+        for datagram in datagrams([(("/", name), Status(RUNNING))]):
+            node.shovels.takes(Direct(sender, datagram))
+    assert [node.row(name)["state"] for name in names[:2]] == [RUNNING, RUNNING]
+    for _ in range(6):
+        node.pass_time(2)
+        for datagram in datagrams([(("/", names[0]), Status(RUNNING))]):
+            node.shovels.takes(Direct(sender, datagram))
+    assert [node.row(name)["state"] for name in names[:2]] == [RUNNING, STARTING]
+    assert len(node.shovels._heard["b"]) == 1
 
 
 def test_the_end_of_the_member_ends_all_attempts() -> None:
