@@ -53,6 +53,7 @@ class Handover:
 
     def began(self, key: Key, attempt: Attempt) -> None:
         """An attempt was begun here."""
+        self._last = {other: one for other, one in self._last.items() if not one.ended}
         self._last[key] = attempt
 
     def is_here(self, key: Key) -> bool:

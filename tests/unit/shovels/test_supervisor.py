@@ -408,6 +408,18 @@ def test_an_invalid_definition_of_an_older_release_is_shown_and_not_run() -> Non
     assert "define it anew" in str(node.row()["reason"])
 
 
+def test_attempts_of_deleted_shovels_are_forgotten() -> None:
+    """Each kept its task and its connections in memory, for as long as its member ran."""
+    state, node = alone()
+    for number in range(9):
+        state.define(f"s{number}")
+        node.pass_time(1)
+        state.delete(f"s{number}")
+        node.pass_time(1)
+    assert len(node.begun) == 9
+    assert len(node.shovels._handover._last) == 1
+
+
 def test_a_status_that_is_not_repeated_is_forgotten() -> None:
     """It was shown, and kept, for as long as its member reported any other shovel."""
     state = State(sessions=dict.fromkeys("ab"))
