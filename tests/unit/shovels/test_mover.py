@@ -180,6 +180,13 @@ def test_an_unnumbered_message_is_confirmed_before_a_numbered_one() -> None:
     assert (run.bodies, followed) == ([1, 2], [False])
 
 
+def test_no_more_than_a_fixed_number_is_taken_from_the_source() -> None:
+    """The rest stays with its other consumers."""
+    run = Run([1, 2, 3], lambda broker, sent: broker.confirms(sent[0]), delete_after=2)
+    assert (run.ended["done"], run.left) == (True, [3])
+    assert ("basic.qos", (0, 2, False)) in run.source.did
+
+
 def test_a_refused_message_does_not_take_the_numbers_of_earlier_ones() -> None:
     """G24. The third is refused, and the connection breaks: the next attempt sent the first two
     without a number, too, although the destination may have them."""
