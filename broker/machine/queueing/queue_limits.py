@@ -94,10 +94,19 @@ def next_has_expired(
 ) -> bool:
     """Whether the message that this consumer, or a get, would get next has expired. Live messages
     of other groups may wait before it."""
+    return _expired_place(state, queue, groups, holder) is not None
+
+
+def _expired_place(
+    state: State, queue: Queue, groups: Groups[Consumer], holder: Consumer | None
+) -> int | None:
+    """The place of that message if it has expired."""
     if not queue.expiring:
-        return False
+        return None
     place = groups.next_of(holder)
-    return place is not None and deadline(queue, queue.returned.at(place)) <= state.now_us
+    if place is None or deadline(queue, queue.returned.at(place)) > state.now_us:
+        return None
+    return place
 
 
 def expire_next(
@@ -109,11 +118,12 @@ def expire_next(
 ) -> int:
     """`expire`, of what this consumer, or a get, would get next."""
     count = 0
-    while count < count_max and next_has_expired(state, queue, groups, holder):
+    while count < count_max:
+        place = _expired_place(state, queue, groups, holder)
+        if place is None:
+            break
         if not count:
             note_clock(state)
-        place = groups.next_of(holder)
-        assert place is not None
         _bury(state, queue, *remove_at(state, queue, groups, place, EXPIRED), "expired")
         count += 1
     return count
