@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import pytest
@@ -94,37 +95,37 @@ def _strike(item: pytest.Item) -> None:
         strike()
 
 
+@contextmanager
+def _phase(item: pytest.Item) -> Iterator[None]:
+    item.stash[IN_PHASE] = True
+    try:
+        yield
+    finally:
+        item.stash[IN_PHASE] = False
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """The first phase."""
-    item.stash[IN_PHASE] = True
-    try:
+    with _phase(item):
         return (yield)
-    finally:
-        item.stash[IN_PHASE] = False
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """The second one."""
-    item.stash[IN_PHASE] = True
-    try:
+    with _phase(item):
         _strike(item)
         return (yield)
-    finally:
-        item.stash[IN_PHASE] = False
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """The last one, which is done all the same: the next test needs it."""
-    item.stash[IN_PHASE] = True
-    try:
+    with _phase(item):
         answer = yield
         _strike(item)
         return answer
-    finally:
-        item.stash[IN_PHASE] = False
 
 
 def pytest_keyboard_interrupt() -> None:
