@@ -76,8 +76,8 @@ def shares_of(files: Sequence[str], least: int, most: int) -> list[list[str]]:
 def _by_member(files: Iterable[str]) -> list[list[str]]:
     """Return the segments of each member, in the order in which it wrote them."""
     logs: dict[str, list[str]] = defaultdict(list)
-    for file in sorted(files, key=lambda file: identity_of(Path(file))):
-        logs[identity_of(Path(file))[0]].append(file)
+    for identity, file in sorted((identity_of(Path(file)), file) for file in files):
+        logs[identity[0]].append(file)
     return list(logs.values())
 
 
