@@ -51,7 +51,7 @@ async function send(method, address, body, secret = sessionStorage.getItem(KEY))
   let content = null;
   try { content = text ? JSON.parse(text) : null; } catch { /* an answer of a proxy on the way */ }
   if (answer.ok) return content;
-  if (answer.status === 401) { logout(); unauthorised(); }
+  if (answer.status === 401 && content?.reason === "Login failed") { logout(); unauthorised(); } // 401 is also: this user may not
   throw new ApiError(answer.status, content?.reason ? reason(content.reason) : `${answer.status} ${answer.statusText}`);
 }
 

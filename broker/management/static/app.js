@@ -20,10 +20,11 @@ import { links } from "./pages/links.js";
 import { policies } from "./pages/policies.js";
 import { health } from "./pages/health.js";
 
+// With the tag that a page's content is for, if not for every user.
 const NAVIGATION = [
-  ["overview", "Overview", overview], ["members", "Members", members], ["queues", "Queues", queues],
+  ["overview", "Overview", overview], ["members", "Members", members, "monitoring"], ["queues", "Queues", queues],
   ["exchanges", "Exchanges", exchanges], ["connections", "Connections", connections], ["channels", "Channels", channels],
-  ["policies", "Policies", policies], ["links", "Links", links], ["users", "Users", users], ["vhosts", "Virtual hosts", vhosts], ["health", "Alarms", health],
+  ["policies", "Policies", policies], ["links", "Links", links, "monitoring"], ["users", "Users", users, "administrator"], ["vhosts", "Virtual hosts", vhosts], ["health", "Alarms", health],
 ];
 const PAGES = { ...Object.fromEntries(NAVIGATION.map(([name, , page]) => [name, page])), queue, exchange };
 const BELONGS = { queue: "queues", exchange: "exchanges" };
@@ -34,7 +35,8 @@ let shown = null, user = null;
 
 function heading() {
   const health = h("span", { class: "health" }), place = h("strong", {}), member = h("span", { class: "member-name" });
-  const navigation = h("nav", { "aria-label": "Pages" }, h("ul", {}, NAVIGATION.map(([page, title]) => h("li", {}, link(title, page)))));
+  const may = (tag) => !tag || user.tags.includes(tag) || user.tags.includes("administrator");
+  const navigation = h("nav", { "aria-label": "Pages" }, h("ul", {}, NAVIGATION.filter(([, , , tag]) => may(tag)).map(([page, title]) => h("li", {}, link(title, page)))));
   replace(top,
     h("div", { class: "bar" },
       h("img", { src: "icon.svg", alt: "", width: 28, height: 28 }),
@@ -43,14 +45,15 @@ function heading() {
       h("button", { type: "button", class: "quiet", onclick: leave }, "Log out")),
     navigation);
   return { navigation, draw() {
-    const { overview, found, problem } = now;
+    const { overview, cluster, found, problem } = now;
     if (overview) {
       place.textContent = overview.cluster_name || "stand-alone";
       member.textContent = overview.node ?? "";
       document.title = `${overview.cluster_name || "stand-alone"} – message broker cluster`;
     }
-    const state = problem ? ["bad", problem] : gravest(found) ?? (overview ? ["good", "ACTIVE"] : ["off", "asking"]);
-    replace(health, pill(...state));
+    const known = cluster ? [cluster.status === "ACTIVE" ? "good" : "warn", cluster.status] : !overview && ["off", "asking"];
+    const state = problem ? ["bad", problem] : gravest(found) ?? known;
+    replace(health, state && pill(...state));
   } };
 }
 

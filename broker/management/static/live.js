@@ -5,7 +5,7 @@ import { Series } from "./chart.js";
 
 const EVERY_MS = 2000;
 export const messages = new Series(), rates = new Series();
-export const now = { overview: null, cluster: null, found: null, problem: "", stale: false };
+export const now = { overview: null, cluster: null, found: null, problem: "" };
 const listeners = new Set();
 
 export function onLive(callback) {
@@ -22,12 +22,12 @@ const rateSample = (stats) => ({
   confirm: per(stats, "confirm"),
 });
 
-// A broker of another kind, or an older one, has no page for the ring: the rest is shown all the same.
+// A broker of another kind, or an older one, has no page for the ring, and not every user may see it: the rest is shown all the same.
 async function ours(what) {
   try {
     return await get(path("qpid", what));
   } catch (problem) {
-    if (problem instanceof ApiError && (problem.status === 404 || problem.status === 403)) return null;
+    if (problem instanceof ApiError && [401, 403, 404].includes(problem.status)) return null;
     throw problem;
   }
 }

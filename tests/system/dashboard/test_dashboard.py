@@ -120,6 +120,47 @@ def test_the_login_refuses_and_a_logout_forgets(started: Browser, api: CannedApi
     assert not started.evaluate("document.cookie")
 
 
+def test_a_user_that_may_see_less_stays_logged_in(started: Browser, api: CannedApi) -> None:
+    api.answers["whoami"] = {"name": "ada", "tags": ["management"]}
+    for path in ("qpid/cluster", "qpid/findings", "nodes"):
+        api.refusals[path] = (401, "Not monitoring user")
+    started.complaints.clear()
+    started.screen()
+    started.open(f"{api.url}/")
+    log_in(started)
+    started.wait_text("Messages in queues")
+    started.wait("!document.body.innerText.includes('Ring and quorum')")
+    pages = started.evaluate("[...document.querySelectorAll('nav a')].map((one) => one.innerText)")
+    assert pages == [
+        "Overview", "Queues", "Exchanges", "Connections", "Channels", "Policies", "Virtual hosts",
+        "Alarms",
+    ]  # fmt: skip
+    go(started, "queue/%2F/orders")
+    refused = "configure access to queue 'orders' in vhost '/' refused for user 'ada'"
+    api.refusals["queues/%2F/orders"] = (401, refused)
+    started.click("button", "Delete")
+    started.click("dialog button", "Delete")
+    started.wait_text(refused)
+    started.evaluate("location.hash = '#/members'")
+    started.wait_text("Not monitoring user")
+    assert not started.evaluate("document.querySelector('form.login')")
+
+
+def test_a_login_that_holds_no_more_leads_to_the_form(page: Browser, api: CannedApi) -> None:
+    api.refusals["overview"] = (401, "Login failed")
+    page.wait_text("You were logged out")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_the_heading_shows_a_state_that_is_no_finding(page: Browser, api: CannedApi) -> None:
+    cluster = api.answers["qpid/cluster"]
+    assert isinstance(cluster, dict)
+    api.answers["qpid/findings"] = findings_of()
+    page.wait("document.querySelector('.health').innerText.includes('ACTIVE')")
+    api.answers["qpid/cluster"] = {**cluster, "status": "JOINING"}
+    page.wait("document.querySelector('.health').innerText.includes('JOINING')")
+
+
 def test_hostile_names_are_text(page: Browser, api: CannedApi) -> None:
     for place in ("queues", "exchanges", "connections", "users"):
         go(page, place)

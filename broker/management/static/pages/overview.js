@@ -14,6 +14,7 @@ export function overview() {
   const depth = chart("Messages in queues", "", [["ready", "ready"], ["unacked", "unacknowledged"]], messages);
   const flow = chart("Message rates", "/s", RATES, rates);
   const tiles = h("ul", { class: "tiles", "aria-label": "Totals" }), ring = h("div", { class: "beside" }), about = h("div"), attention = needsPanel();
+  const ringPanel = panel("Ring and quorum", ring);
 
   function live() {
     const { overview: found, cluster } = now;
@@ -25,6 +26,7 @@ export function overview() {
     depth.draw();
     flow.draw();
     attention.draw(now.found);
+    ringPanel.hidden = !cluster; // not every user may see it
     if (cluster) replace(ring, ringPicture(cluster), h("div", {},
       facts([
         ["State", pill(cluster.status === "ACTIVE" ? "good" : "warn", cluster.status)],
@@ -45,5 +47,5 @@ export function overview() {
     attention.node, h("div", { class: "wide" }, tiles),
     h("section", { class: "panel", "aria-label": "Messages in queues" }, depth.figure),
     h("section", { class: "panel", "aria-label": "Message rates" }, flow.figure),
-    panel("Ring and quorum", ring), panel("This broker", about)) };
+    ringPanel, panel("This broker", about)) };
 }
