@@ -176,7 +176,7 @@ class MemberFigures:
                 self._hear_channels(told)
             else:
                 self._hear_traffic(told)
-        except (ValueError, TypeError, msgpack.UnpackException):
+        except (ValueError, TypeError, OverflowError, msgpack.UnpackException):
             self.counters["malformed"] += 1
         return True
 
@@ -222,6 +222,11 @@ class MemberFigures:
         session = self._session()
         links = self._links()
         began = self._now
+        # Now and then all are sent: a member may have come, or missed a datagram. Clients and
+        # channels in one round, as a member that knows a client takes its other channels for unset.
+        if self._rounds % CLIENTS_EVERY == 0:
+            self._told_clients, self._told_channels = set(), {}
+        self._rounds += 1
         yield from self._tell_clients(session, links)
         yield from self._tell_channels(session, links)
         for place in range(0, len(links), ROWS):
@@ -263,8 +268,8 @@ class MemberFigures:
             yield
 
     def _tell_channels(self, session: int, links: list[Link]) -> Iterator[None]:
-        """Send changed channels, and now and then all that have settings."""
-        before = self._told_channels if self._rounds % CLIENTS_EVERY else {}
+        """Send changed channels."""
+        before = self._told_channels
         self._told_channels = told = {}
         rows: list[tuple[int, ...]] = []
         looked = 0
@@ -290,10 +295,8 @@ class MemberFigures:
             del rows[:CHANNEL_ROWS]
 
     def _tell_clients(self, session: int, links: list[Link]) -> Iterator[None]:
-        """Send new clients, and now and then all: a member may have come, or missed a datagram."""
-        here = {link.conn for link in links}
-        self._told_clients = self._told_clients & here if self._rounds % CLIENTS_EVERY else set()
-        self._rounds += 1
+        """Send new clients."""
+        self._told_clients &= {link.conn for link in links}
         new = [link for link in links if link.conn and link.conn not in self._told_clients]
         for place in range(0, len(new), CLIENT_ROWS):
             some = new[place : place + CLIENT_ROWS]

@@ -118,7 +118,7 @@ def test_many_connections_are_sent_in_small_pieces() -> None:
     [
         b"", b"\xc1", msgpack.packb(3), msgpack.packb({}), msgpack.packb({"pid": "x"}),
         msgpack.packb([1]), msgpack.packb([1, [[1, 2]]]), msgpack.packb(["x", [["y", 1, 2]]]),
-        msgpack.packb([1, 7]),
+        msgpack.packb([1, 7]), msgpack.packb([float("inf"), []]), b"\x91" * 100_000,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", [FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE, CHANNELS_ARE])
@@ -238,6 +238,28 @@ def test_a_channels_settings_reach_other_members() -> None:
     for _ in range(4):
         ours.sweep(TELL_S)
     assert ours.members.channel(keys[1]) is None
+
+
+@pytest.mark.parametrize("rounds", range(1, CLIENTS_EVERY + 1))
+def test_a_member_that_comes_never_takes_a_set_channel_for_unset(rounds: int) -> None:
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    client = ours.rig.client("b").channel(2)
+    facts = UNSET._replace(prefetch_count=9)
+    theirs.links = [FakeLink(client.conn, open={2: facts})]
+
+    def one_round() -> None:
+        for _ in range(4):
+            theirs.sweep(TELL_S / 4)
+
+    for _ in range(rounds):
+        one_round()
+    theirs.sent.clear()  # before it came
+    for _ in range(CLIENTS_EVERY + 1):
+        one_round()
+        hear(ours, theirs)
+        assert ours.members.channel((client.session, client.conn, 2)) in (None, facts)
+    assert ours.members.channel((client.session, client.conn, 2)) == facts
 
 
 def test_many_channels_are_sent_in_small_pieces() -> None:
