@@ -113,6 +113,8 @@ class InternalClient:
         self._left = 0  # bytes of it
         self._unsent = bytearray()
         self._held = self._ended = False
+        self.closed = False
+        """Whether the broker has closed the connection, as some refusals do."""
         self._refused: AmqpRefused | None = None
         self._link: ClientLink | None = connections.attach(peer, user, purpose, _Wire(self), login)
         self._link.client.stays = stays
@@ -183,6 +185,16 @@ class InternalClient:
             elif answer.method == "basic.nack":
                 return False
 
+    async def reopen(self) -> None:
+        """Open the channel again if a refusal has closed it, and not the connection."""
+        if self._refused is None:
+            return
+        self._refused = None
+        while not self._answers.empty():  # the refusal itself
+            self._answers.get_nowait()
+        self.tell("channel.close-ok", ())
+        await self.call("channel.open")
+
     # -- the gateway's side ----------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
@@ -205,6 +217,7 @@ class InternalClient:
         method, args = decode_method(data, start, end)
         if method.name in ("channel.close", "connection.close"):
             code, text = cast("tuple[int, str]", args[:2])
+            self.closed = method.name == "connection.close"
             self._refused = AmqpRefused(code, text)
             self._answers.put_nowait(self._refused)
         elif method.has_content:
@@ -224,6 +237,7 @@ class InternalClient:
 
     def lost(self) -> None:
         """The broker closed the connection."""
+        self.closed = True
         if self._refused is None:
             self._refused = AmqpRefused(CONNECTION_FORCED, GONE)
             self._answers.put_nowait(self._refused)

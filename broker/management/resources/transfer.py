@@ -432,7 +432,9 @@ class Import:
 
     async def _declare(self, vhost: str, declarations: list[_Declaration]) -> None:
         """Declare several at once: each waits for a turn of the ring and for the disks. A refusal
-        closes the channel, so those behind it are declared again, by ever more at once."""
+        closes the channel, so those behind it are declared again, by ever more at once; or the
+        connection, before it is known whether it is about the first of them: then each is declared
+        by itself."""
         purpose = f"management API, definitions loaded by {self._by.name}"
         at, size = 0, BATCH
         while at < len(declarations):
@@ -443,15 +445,20 @@ class Import:
                     batch = declarations[at : at + size]
                     done, why = await _answers(client, batch)
                     at += done
-                    if why is not None:
-                        self._broker.demand_serving()  # else all that follows is refused, too
+                    if why is None:
+                        size = min(2 * size, BATCH)
+                        await asyncio.sleep(0)
+                        continue
+                    self._broker.demand_serving()  # else all that follows is refused, too
+                    if size == 1 or not client.closed:
                         one = batch[done]
                         text = f"{one.what} of vhost '{vhost}': {why.explanation}"
                         self._refuse(one.entry, bad_request(text))
-                        at, size = at + 1, 1
+                        at += 1
+                    size = 1
+                    if client.closed:
                         break
-                    size = min(2 * size, BATCH)
-                    await asyncio.sleep(0)
+                    await client.reopen()
 
 
 async def _answers(

@@ -1,7 +1,9 @@
-"""The hint of an import about virtual hosts that no administrator may enter."""
+"""Imports of definitions: what is told of refused entries, and what an import may not depend on."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,9 +11,12 @@ import pytest
 
 from broker.management.access import Identity
 from broker.management.call import Broker
-from broker.management.json_values import Object
+from broker.management.json_values import Json, Object
 from broker.management.resources.transfer import Import
 from tests.support.gateway_loop import PERMISSIONS, Loop
+from tests.support.management.member import ApiMember, Http
+
+ADMIN = "guest:guest"
 
 
 def test_the_hint_names_the_command_that_grants_access(caplog: pytest.LogCaptureFixture) -> None:
@@ -26,3 +31,45 @@ def test_the_hint_names_the_command_that_grants_access(caplog: pytest.LogCapture
     Import(broker, by, document)._hint()
     (record,) = caplog.records
     assert record.getMessage().endswith("qpidctl set_permissions -p shut ada '.*' '.*' '.*'")
+
+
+def imported(member: ApiMember, document: Object) -> list[str]:
+    """The names of the refused entries."""
+
+    async def run() -> list[str]:
+        async with Http() as http:
+            await http.serve(member)
+            found = await http.ask("POST", "/api/definitions", json.dumps(document), ADMIN)
+            if found.status == 204:
+                return []
+            assert found.status == 400, found
+            return [one.partition(":")[0] for one in json.loads(found.body)["refused"]]
+
+    return asyncio.run(run())
+
+
+def test_only_entries_that_are_at_fault_are_named_and_all_others_are_defined() -> None:
+    """The refusal of an exchange type closes the connection, ahead of the answers before it."""
+    member = ApiMember()
+    types = ["direct", "x-unknown", "topic", "fanout", "headers", "fanout", "x-unknown", "direct"]
+    exchanges: list[Json] = [{"name": f"e{n}", "type": kind} for n, kind in enumerate(types)]
+    large: Json = {"x": "x" * 200_000}
+    queues: list[Json] = [
+        {"name": f"q{n}", "arguments": large if n == 70 else {}} for n in range(150)
+    ]
+    found = imported(member, {"exchanges": exchanges, "queues": queues})
+    assert found == ["exchanges[1]", "exchanges[6]", "queues[70]"]
+    vhost = member.machine.vhosts["/"]
+    assert {f"e{n}" for n in range(8)} - set(vhost.exchanges) == {"e1", "e6"}
+    assert {f"q{n}" for n in range(150)} - set(vhost.queues) == {"q70"}
+
+
+def test_refused_entries_share_a_connection() -> None:
+    member = ApiMember()
+    queues: list[Json] = [
+        {"name": f"q{n}", "arguments": {} if n % 10 else {"x-max-length": "x"}} for n in range(100)
+    ]
+    found = imported(member, {"queues": queues})
+    assert found == [f"queues[{n}]" for n in range(0, 100, 10)]
+    assert len(member.machine.vhosts["/"].queues) == 90
+    assert member.gateway.counters["opened"] == 1
