@@ -265,12 +265,19 @@ class Access:
         return user == SYSTEM or self._defined("permission", vhost, user) is not None
 
     def refuses_open(
-        self, user: str, vhost: str, waiting: Callable[[], Collection[tuple[str, str]]]
+        self,
+        user: str,
+        vhost: str,
+        waiting: Callable[[], Collection[tuple[str, str]]],
+        *,
+        unlimited: bool = False,
     ) -> str:
         """Why a connection may not be opened, whatever rights its user has; `waiting` gives user
         and virtual host of connections admitted here and not ordered yet."""
         if not self.has_vhost(vhost):
             return f"vhost {vhost} not found"
+        if unlimited:
+            return ""
         state = self._state()
         limit = self._limit("vhost_limit", vhost, "limits", "max-connections")
         if limit >= 0:

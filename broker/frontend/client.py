@@ -149,6 +149,7 @@ class Client:
         self.end_reason = ""  # why it ended, as soon as anybody knows
         self.purpose = ""  # of a client of this process; one with a socket has none that is known
         self.stays = False  # a part of this cluster: it is served, too, where no client is let in
+        self.unlimited = False  # of the management API: limits of user and vhost do not hold for it
         self.keeps_copy = False  # the same, and keeps a queue the same as another broker's
         self.closing_conn = 0  # the number it had, while the machine's close-ok is awaited
         self.is_publisher = False  # brings load: its socket is not read while the member is full

@@ -189,7 +189,7 @@ def _on_other_event(client: Client, event: Event) -> None:
         case OpenRequested():
             _on_open(client, event)
         case ChannelOpened(number):
-            if client.conn and not _refuses_channel(client):
+            if client.conn and (client.unlimited or not _refuses_channel(client)):
                 client.channels[number] = LocalChannel()
                 port.commands.append(ChannelOpen(CHANNEL_OPEN, client.conn, number))
                 client.send(number, "channel.open-ok")

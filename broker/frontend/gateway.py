@@ -306,7 +306,10 @@ class Gateway:
             text = reply_text(errors.NOT_ALLOWED, f"user '{user}' is deleted")
             client.refuse(errors.NOT_ALLOWED, text)
             return 0
-        if refusal := self.access.refuses_open(user, vhost, self._not_ordered):
+        refusal = self.access.refuses_open(
+            user, vhost, self._not_ordered, unlimited=client.unlimited
+        )
+        if refusal:
             self._refuse_entry(client, refusal)
             return 0
         refused = client.rights.refuses_entry()

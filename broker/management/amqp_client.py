@@ -117,7 +117,7 @@ class InternalClient:
         """Whether the broker has closed the connection, as some refusals do."""
         self._refused: AmqpRefused | None = None
         self._link: ClientLink | None = connections.attach(peer, user, purpose, _Wire(self), login)
-        self._link.client.stays = stays
+        self._link.client.stays, self._link.client.unlimited = stays, True
 
     async def __aenter__(self) -> InternalClient:
         out = bytearray()

@@ -73,3 +73,23 @@ def test_refused_entries_share_a_connection() -> None:
     assert found == [f"queues[{n}]" for n in range(0, 100, 10)]
     assert len(member.machine.vhosts["/"].queues) == 90
     assert member.gateway.counters["opened"] == 1
+
+
+def test_limits_of_clients_do_not_hold_up_operators() -> None:
+    """A virtual host full of clients, or closed to them, can be filled, cleared and repaired."""
+    member = ApiMember()
+    member.define("vhost_limit", "/", "limits", {"max-connections": 0})
+    member.define("user_limit", "", "guest", {"max-connections": 0, "max-channels": 0})
+    assert imported(member, {"queues": [{"name": "q"}]}) == []
+
+    async def run() -> list[int]:
+        async with Http() as http:
+            await http.serve(member)
+            found = [
+                await http.ask("PUT", "/api/queues/%2F/other", "{}", ADMIN),
+                await http.ask("DELETE", "/api/queues/%2F/q/contents", login=ADMIN),
+                await http.ask("DELETE", "/api/queues/%2F/q", login=ADMIN),
+            ]
+            return [one.status for one in found]
+
+    assert asyncio.run(run()) == [201, 204, 204]
