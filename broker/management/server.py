@@ -34,13 +34,16 @@ BODY_BYTES_MAX = 24 * 1024 * 1024
 queues."""
 SMALL_BODY_BYTES_MAX = 256 * 1024
 """For any other request: reading a large body holds up the ring."""
-LARGE_BODIES = ("publish", "definitions")
+LARGE_BODIES = ("publish", "definitions", "all-configuration")
 """Parts of the paths that accept a large body."""
 REQUEST_S = 30.0
-LIST_S = 300.0
-"""Time for a list of many queues, or messages, to a slow reader."""
+LONG_S = 300.0
+"""Time for a list of many queues, or messages, to a slow reader, and for an import, each entry of
+which may wait for the disks."""
 MESSAGES = "/get"
 """End of the path that answers with messages, which may be consumed already: all must arrive."""
+IMPORTS = ("/api/definitions", "/api/all-configuration")
+"""Beginnings of the paths that take in definitions: they must not end half-way."""
 CONNECTIONS_MAX = 512
 CONNECTIONS_OF_ADDRESS_MAX = 256
 """So that one address leaves room for others."""
@@ -106,8 +109,8 @@ class ManagementServer:
                 return await self._metrics(request)
             if not path.startswith(API):
                 return self._file(request, path)
-            is_long = request.method == "GET" or path.endswith(MESSAGES)
-            async with asyncio.timeout(LIST_S if is_long else REQUEST_S):
+            is_long = request.method == "GET" or path.endswith(MESSAGES) or path.startswith(IMPORTS)
+            async with asyncio.timeout(LONG_S if is_long else REQUEST_S):
                 return await self._api(request)
         except Problem as problem:
             return self._refuse(problem)

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from broker.management import server
 from broker.management.access import Identity
 from broker.management.call import Broker
 from broker.management.json_values import Json, Object
@@ -93,3 +94,24 @@ def test_limits_of_clients_do_not_hold_up_operators() -> None:
             return [one.status for one in found]
 
     assert asyncio.run(run()) == [201, 204, 204]
+
+
+@pytest.mark.parametrize("path", ["definitions", "definitions/%2F", "all-configuration"])
+def test_an_import_has_the_time_of_a_long_list(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Each of its definitions may wait for the disks; ended half-way it tells of no refusal."""
+    given: list[float] = []
+    timeout = asyncio.timeout
+
+    def noted(seconds: float | None) -> asyncio.Timeout:
+        given.append(seconds or 0.0)
+        return timeout(seconds)
+
+    async def run() -> int:
+        async with Http() as http:
+            await http.serve(ApiMember())
+            monkeypatch.setattr("broker.management.server.asyncio.timeout", noted)
+            document = json.dumps({"x": "x" * server.SMALL_BODY_BYTES_MAX})
+            return (await http.ask("POST", f"/api/{path}", document, ADMIN)).status
+
+    assert asyncio.run(run()) == 204
+    assert server.LONG_S in given

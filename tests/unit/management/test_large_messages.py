@@ -97,7 +97,7 @@ def test_a_reply_with_messages_has_the_time_of_a_list(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("broker.management.server.asyncio.timeout", noted)
     exchange({"payload": "x"}, {})
-    of_publish, of_get = [server.REQUEST_S] * 2, [server.LIST_S, server.REQUEST_S]  # all, the body
+    of_publish, of_get = [server.REQUEST_S] * 2, [server.LONG_S, server.REQUEST_S]  # all, the body
     assert given == of_publish + of_get
 
 
@@ -112,7 +112,7 @@ def test_a_timeout_puts_no_error_into_the_middle_of_a_reply(
             message = {"routing_key": "q", "properties": {}, "payload": "x" * (15 << 20)}
             path = "/api/exchanges/%2F/amq.default/publish"
             assert (await http.ask("POST", path, json.dumps(message), ADMIN)).status == 200
-            monkeypatch.setattr(server, "LIST_S", 0.1)
+            monkeypatch.setattr(server, "LONG_S", 0.1)
             reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
             body = json.dumps({"count": 1, "ackmode": "ack_requeue_true"}).encode()
             login = base64.b64encode(ADMIN.encode())
