@@ -230,7 +230,8 @@ class Reader:
         for key, one in value.items():
             name = old_names.get(key, key)
             if name in self._rest:
-                raise BadShovel(f"'{key}' is the older name of '{name}': give one of them")
+                old = next(old for old, new in old_names.items() if new == name)
+                raise BadShovel(f"'{old}' is the older name of '{name}': give one of them")
             if one is not None:  # tools send this for unset keys
                 self._rest[name] = one
 

@@ -85,7 +85,14 @@ def test_older_keys_and_null_values_are_accepted() -> None:
         ({"dest-publish-properties": {"headers": {"k" * 300: 1}}}, "names of 255 bytes"),
         ({"src-queue": "a" * 256}, "255 bytes at most"),
         ({"src-predeclared": True}, "there is no key 'src-predeclared'"),
-        ({"prefetch-count": 1, "src-prefetch-count": 1}, "older name"),
+        (
+            {"prefetch-count": 1, "src-prefetch-count": 1},
+            "'prefetch-count' is the older name of 'src-prefetch-count'",
+        ),
+        (
+            {"src-delete-after": "never", "delete-after": "never"},
+            "'delete-after' is the older name of 'src-delete-after'",
+        ),
     ],
 )
 def test_an_invalid_key_or_value_is_named(change: dict[str, Value], said: str) -> None:
