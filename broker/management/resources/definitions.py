@@ -388,7 +388,7 @@ OPERATOR_POLICY = Kind("operator_policy", policy_row, _policy_body)
 
 
 def parameter_row(_call: Call, one: Defined, *, secrets: bool = False) -> Object:
-    """`secrets`: including the passwords in URIs, for a later import."""
+    """`secrets`: including the passwords in URIs, so that it can be defined again."""
     component, _, name = one.name.partition("/")
     plain = secrets or component not in WITH_URIS
     value = from_amqp(one.body["value"] if plain else without_passwords(one.body["value"]))
@@ -412,7 +412,13 @@ def _parameter_name(call: Call) -> str:
     return f"{call.names['component']}/{call.names['name']}"
 
 
-PARAMETER = Kind("parameter", parameter_row, _value_body, _parameter_name)
+PARAMETER = Kind(
+    "parameter",
+    # Tools read what they have written, to see whether it is still so, or to change a part of it.
+    lambda call, one: parameter_row(call, one, secrets=call.user.administers),
+    _value_body,
+    _parameter_name,
+)
 GLOBAL = Kind(
     "global_parameter",
     lambda _, one: {"name": one.name, "value": from_amqp(one.body["value"])},

@@ -83,3 +83,25 @@ def test_documents_of_definitions_need_an_administrator() -> None:
             assert repr(made.machine.definitions) == before
 
     asyncio.run(run())
+
+
+def test_an_administrator_reads_a_parameter_as_it_was_written() -> None:
+    """Terraform compares the two, and scripts write back what they have read. Whoever else may read
+    parameters, and lists, see no password."""
+    value = {"src-uri": ["amqp://u:sesame@far"], "src-queue": "a", "dest-uri": "amqp://",
+             "dest-queue": "b"}  # fmt: skip
+
+    async def run() -> None:
+        async with Http() as http:
+            await http.serve(member())
+            path = "/api/parameters/shovel/A/s"
+            body = json.dumps({"value": value})
+            assert (await http.ask("PUT", path, body, "root:pw")).status == 201
+            found = json.loads((await http.ask("GET", path, login="root:pw")).body)
+            assert found["value"] == value
+            for one, user in ((path, "ada"), (path, "eve"), ("/api/parameters", "root")):
+                reply = await http.ask("GET", one, login=f"{user}:pw")
+                assert (reply.status, b"sesame" in reply.body) == (200, False)
+                assert b"u:***@far" in reply.body
+
+    asyncio.run(run())
