@@ -88,7 +88,13 @@ class Maintenance:
 
         Clients of two members may have the same address; `of` names the member then.
         """
-        at = {str(one["member"]) for one in self.connections() if one["address"] == address}
+        machine = self._controller.replica.machine
+        members = {record.session: name for name, record in machine.sessions.items()}
+        at = {
+            members.get(session, "")
+            for (session, _), one in machine.connections.items()
+            if one.peer == address
+        }
         at &= {of} if of else at
         for name in at:
             if name == self._controller.me.name:

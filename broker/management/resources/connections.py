@@ -18,6 +18,7 @@ from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, Rea
 from broker.management.call import Call, Problem, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
+from broker.management.slices import Slices
 from broker.statistics.samples import NO_SPANS, Spans
 
 PROTOCOL = "AMQP 0-9-1"
@@ -137,8 +138,9 @@ async def list_connections(call: Call) -> Reply | StreamResponse:
 
 def _connection(call: Call) -> ConnectionRecord:
     wanted = call.names["name"]
+    peer = wanted.partition(" -> ")[0]
     for one in _connections(call):
-        if wanted in (connection_name(call, one), one.peer):
+        if one.peer == peer and wanted in (peer, connection_name(call, one)):
             return one
     raise not_found()
 
@@ -155,8 +157,10 @@ async def close_connection(call: Call) -> Reply:
 
 
 async def close_of_user(call: Call) -> Reply:
+    slices = Slices()
     for one in list(_connections(call)):
         _close(call, one)
+        await slices.step()
     return Reply(204)
 
 

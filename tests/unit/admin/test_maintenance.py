@@ -152,6 +152,15 @@ def test_a_connection_is_closed_on_its_member() -> None:
     ]  # fmt: skip
 
 
+def test_closing_a_connection_collects_no_facts_of_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 10,000 clients that took a tenth of a second of the loop, for each one closed."""
+    cluster = Cluster()
+    monkeypatch.delattr(Clients, "details")
+    assert cluster.members["a"].disconnect("127.0.0.1:50001") == ["a"]
+
+
 def test_other_datagrams_are_left_alone() -> None:
     cluster = Cluster()
     for payload in (b"", b"O", b"S", b"T123", b"K"):

@@ -160,6 +160,32 @@ def test_many_user_names_are_checked_in_slices(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(run())
 
 
+def test_all_connections_of_a_user_are_closed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    member = ApiMember()
+    turns: list[int] = []
+
+    async def run() -> None:
+        async with Http() as http:
+            await http.serve(member)
+            for number in range(100):
+                member.client("guest", "/", f"10.0.0.1:{7000 + number}", 1000 + number)
+            loop = asyncio.get_running_loop()
+            closes = member.broker.operations.disconnect
+
+            def close(address: str, of: str) -> list[str]:
+                loop.call_soon(lambda: turns.append(len(member.asked)))
+                return closes(address, of)
+
+            monkeypatch.setattr(member.broker.operations, "disconnect", close)
+            found = await http.ask("DELETE", "/api/connections/username/guest", login=ADMIN)
+            assert found.status == 204
+
+    asyncio.run(run())
+    assert len(member.asked) == 100
+    assert turns == [*range(1, 101)]  # a turn after each
+
+
 def test_a_reply_ends_after_so_many_bytes_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> list[object]:
         async with Http() as http:
