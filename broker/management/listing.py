@@ -213,7 +213,8 @@ def _filter(call: Call) -> Callable[[str], bool] | None:
         # Linear in the length of the text, whatever the expression.
         pattern = re2.compile(wanted, _CASELESS)
     except re2.error as error:
-        raise bad_request(f"name is no regular expression: {error}") from None
+        why = error.args[0].decode("utf-8", "replace")
+        raise bad_request(f"name is no regular expression: {why}") from None
     return lambda name: pattern.search(name) is not None
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 from aiohttp.web import StreamResponse
 
 from broker.access.access import SYSTEM, how_to_let_in
-from broker.amqp.errors import ProtocolFault
+from broker.amqp.errors import CONNECTION_FORCED, ProtocolFault
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical
 from broker.machine.requests.arguments import queue_type
@@ -482,11 +482,18 @@ async def _answers(
 
 
 async def load(broker: Broker, document: Object) -> None:
-    """At the start: wait until this member serves, then merge the document."""
-    while not broker.controller.serving:  # noqa: ASYNC110 (nothing tells that it does)
-        await asyncio.sleep(SERVING_POLL_S)
+    """At the start: wait until this member serves, then merge the document; if a view change ends
+    that half-way, as members that come later cause, merge it again."""
     by = Identity(LOADER, frozenset({"administrator"}), "127.0.0.1:0")
-    await Import(broker, by, document).run()
+    while True:
+        if broker.controller.serving:
+            try:
+                return await Import(broker, by, document).run()
+            except (Problem, AmqpRefused) as refused:
+                code = refused.status if isinstance(refused, Problem) else refused.code
+                if code not in (503, CONNECTION_FORCED):
+                    raise
+        await asyncio.sleep(SERVING_POLL_S)
 
 
 def _of_pairs(value: Json) -> Json:

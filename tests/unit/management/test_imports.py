@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from broker.admin.definitions import Outcome
+from broker.machine.commands import Value
 from broker.management import server
 from broker.management.access import Identity
 from broker.management.call import Broker
 from broker.management.json_values import Json, Object
+from broker.management.resources import transfer
 from broker.management.resources.transfer import Import
 from tests.support.gateway_loop import PERMISSIONS, Loop
 from tests.support.management.member import ApiMember, Http
@@ -94,6 +98,39 @@ def test_limits_of_clients_do_not_hold_up_operators() -> None:
             return [one.status for one in found]
 
     assert asyncio.run(run()) == [201, 204, 204]
+
+
+def test_definitions_of_the_start_are_loaded_again_after_a_view_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Members start one after the other: each causes a view change, which ends the load of those
+    that serve already."""
+    monkeypatch.setattr(transfer, "SERVING_POLL_S", 0.0)
+    member = ApiMember()
+    controller = cast("SimpleNamespace", member.broker.controller)
+    define, defined = member.definitions.define, list[str]()
+
+    async def disturbed(
+        what: str, vhost: str, name: str, body: Mapping[str, Value] | None, by: str
+    ) -> Outcome:
+        defined.append(name)
+        if len(defined) == 2:
+            controller.serving = False
+            asyncio.get_running_loop().call_later(0.01, setattr, controller, "serving", True)
+        return await define(what, vhost, name, body, by)
+
+    monkeypatch.setattr(member.definitions, "define", disturbed)
+    users: list[Json] = [{"name": name, "tags": "", "password": "x"} for name in "abc"]
+    asyncio.run(transfer.load(member.broker, {"users": users, "queues": [{"name": "q"}]}))
+    assert {("", name) for name in "abc"} <= member.machine.definitions["user"].keys()
+    assert "q" in member.machine.vhosts["/"].queues
+    assert defined == list("ababc")
+
+
+def test_a_load_ends_with_the_entries_that_are_refused() -> None:
+    member = ApiMember()
+    with pytest.raises(transfer.EntriesRefused, match="'x'"):
+        asyncio.run(transfer.load(member.broker, {"users": [{"name": "x", "tags": 1}]}))
 
 
 @pytest.mark.parametrize("path", ["definitions", "definitions/%2F", "all-configuration"])
