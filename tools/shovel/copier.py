@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from broker.amqp import codec
@@ -20,7 +20,7 @@ from broker.amqp.fields import Value
 from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.publishing.queue_numbers import FOLLOW, QUEUE_ID, SEQUENCE
 from broker.shovels.followed import BEGIN, BEHIND, COUNT, GONE, LEVEL, PLACES
-from broker.shovels.place_ranges import as_text, parse, places, ranges_of
+from broker.shovels.place_ranges import Ranges, as_text, parse, places, ranges_of
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery
 from tools.shovel.content import relabelled
 from tools.shovel.task import Failed, Task, doing_of, opened, poll_of, turn
@@ -31,7 +31,8 @@ EXCHANGE, KEY = "x-replica-exchange", "x-replica-routing-key"
 """How it was published at the source."""
 REPLACED = frozenset((QUEUE_ID, SEQUENCE, OF, PLACE, EXCHANGE, KEY))
 TOLD_RANGES_MAX = 2_000
-"""Ranges held here that the source is told about; messages beyond are sent again, and skipped."""
+"""Ranges held here that the source is told about. Messages beyond are sent again, and skipped; one
+that is not sent again has left."""
 UNCONFIRMED_MAX = 2_000
 FINISH_S = 5.0
 REPORT_S = 1.0
@@ -59,6 +60,8 @@ class Copier:
         self._shovel = task.shovel
         self._id = ""  # id of the source queue
         self._here: dict[str, dict[int, int]] = {}  # by id: place to tag, 0: not here yet
+        self._told: dict[str, Ranges] = {}  # what the source knows to be here, by id
+        self._unsure: set[int] = set()  # of the others those not sent again yet
         self._again: set[int] = set()  # of these the copies here go once there are new ones
         self._old: list[int] = []  # tags that go then, whose messages no longer exist
         self._highest = -1
@@ -147,6 +150,7 @@ class Copier:
         is the newest."""
         known = self._id or max(self._here, key=_age, default="")
         ranges = ranges_of(sorted(self._here.get(known, ())))[:TOLD_RANGES_MAX]
+        self._told = {known: ranges}
         source.consume(
             self._shovel.source_queue, 0, no_ack=True, tag=TAG,
             arguments={FOLLOW: f"{known} {as_text(ranges)}"},
@@ -208,9 +212,11 @@ class Copier:
             elif word == BEGIN:
                 self._begin(str(headers[QUEUE_ID]), cast("int", headers[COUNT]))
             elif word == GONE:
-                self._leave(destination, str(headers[PLACES]))
+                self._leave(destination, places(parse(str(headers[PLACES]))))
             elif word == LEVEL:
                 self._is_behind = False
+                self._leave(destination, self._unsure)
+                self._unsure = set()
                 if self._level_at is None:  # a later one would wait for later confirms
                     self._level_at = self._published
             elif word == BEHIND:
@@ -235,8 +241,10 @@ class Copier:
             self._again.clear()
         self._id, self._level, self._level_at = queue_id, False, None
         self._is_behind = False
-        self._highest = max(self._here[queue_id], default=-1)
-        self._left = max(0, count - len(self._here[queue_id]))
+        here = self._here[queue_id]
+        self._unsure = set(here).difference(places(self._told.get(queue_id, [])))
+        self._highest = max(here, default=-1)
+        self._left = max(0, count - len(here))
 
     def _copy(
         self, destination: AmqpConnection, one: Delivery, headers: Mapping[str, Value]
@@ -245,6 +253,7 @@ class Copier:
         place = headers[SEQUENCE]
         assert isinstance(place, int)
         here = self._here[self._id]
+        self._unsure.discard(place)
         if place in here:
             return True
         if place < self._highest:
@@ -274,9 +283,9 @@ class Copier:
         source.reopen_channel()
         self._follow(source)
 
-    def _leave(self, destination: AmqpConnection, text: str) -> None:
+    def _leave(self, destination: AmqpConnection, gone: Iterable[int]) -> None:
         here = self._here[self._id]
-        for place in places(parse(text)):
+        for place in gone:
             tag = here.pop(place, None)
             if tag:  # messages not delivered to us yet go when they are
                 self._drop_when_level(destination, tag)

@@ -379,6 +379,28 @@ def test_a_missing_message_is_copied_to_its_place(
     until(brokers, lambda: attempt.level and here.holds() == there.holds())
 
 
+def test_messages_that_left_while_nothing_ran_go_however_scattered_the_queue_is(
+    brokers: tuple[Wired, Wired], begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G35: an attempt tells the source no more than a number of ranges. Messages behind those that
+    the source had settled stayed in the replica for good."""
+    monkeypatch.setattr(copier, "TOLD_RANGES_MAX", 2)
+    there, here = brokers
+    clients = there.connect().open(1)
+    clients.publish(1, "q", *(b"%d" % number for number in range(12)))
+    for _ in range(12):
+        clients.call(1, "basic.get", "q", False)
+    for tag in (2, 4, 6, 8):
+        clients.call(1, "basic.ack", tag, False)
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level and here.holds() == there.holds())
+    attempt.stop()
+    for tag in (1, 9, 12):
+        clients.call(1, "basic.ack", tag, False)
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level and here.holds() == there.holds())
+
+
 def test_nothing_is_removed_before_its_replacement_is_confirmed() -> None:
     """After a cold start of the source the same message has a new place. It was removed from the
     replica as soon as its new copy was on its way, although that copy may still be refused. (Found
