@@ -198,7 +198,7 @@ def link_of(upstream: Upstream, vhost: str, link: Link) -> Shovel:
     else:
         from_vhost = parse_uri(upstream.uris[0]).vhost
         queue = upstream_queue(link.resource, from_vhost or vhost, vhost, link)
-        if len(queue.encode()) > NAME_BYTES_MAX:
+        if len(f"{queue} A".encode()) > NAME_BYTES_MAX:  # the link's exchange there
             raise BadShovel(f"the names of cluster, vhost and exchange are too long: '{queue}'")
         arguments: Table = {INTERNAL: PURPOSE, "x-single-active-consumer": True}
         if upstream.expires_ms:

@@ -12,7 +12,7 @@ import pytest
 from broker.admin.definitions import parameter_fault
 from broker.machine.commands import Table, Value
 from broker.machine.machine import Machine
-from broker.shovels.definition import BadShovel, Link
+from broker.shovels.definition import NAME_BYTES_MAX, BadShovel, Link
 from broker.shovels.upstreams import (
     PREFETCH,
     QUEUE_PREFETCH,
@@ -22,6 +22,7 @@ from broker.shovels.upstreams import (
     parse_set,
     parse_upstream,
 )
+from tools.shovel.upstream import SUFFIXES
 
 ROOT = Path(__file__).parents[3]
 
@@ -139,8 +140,20 @@ def test_the_queue_at_the_upstream_has_rabbitmqs_name(
     assert shovel.prefetch == PREFETCH
     of_queue = link_of(upstream, vhost, Link("queue", name, "far", name, "near", 1, False, True))
     assert of_queue.prefetch == QUEUE_PREFETCH
+
+
+def test_a_link_whose_names_are_too_long_for_its_objects_there_says_so() -> None:
+    """Its exchange there has a longer name than its queue, which alone was measured: such a link
+    was shown as a fault of the broker's, again and again."""
+    upstream = parse_upstream("far", {"uri": "amqp://far"})
+
+    def link(length: int) -> Link:
+        return Link("exchange", "x" * length, "far", "y", "near", 1, False, True)
+
+    queue = link_of(upstream, "/", link(231)).source_queue
+    assert len(f"{queue} {SUFFIXES[0]}") == NAME_BYTES_MAX
     with pytest.raises(BadShovel, match="too long"):
-        link_of(upstream, vhost, Link("exchange", "x" * 250, "far", "y", "near", 1, False, True))
+        link_of(upstream, "/", link(232))
 
 
 def test_the_sample_file_is_valid() -> None:
