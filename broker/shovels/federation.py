@@ -81,9 +81,10 @@ class Federation:
         self._seen: object = None
         self._found: Found = {}
 
-    def links(self, now: float) -> Found:
-        """Return the links as of a moment ago; the same object while they are unchanged."""
-        if now >= self._next_look:
+    def links(self, now: float, *, afresh: bool = False) -> Found:
+        """Return the links as of a moment ago, or (`afresh`) as they are; the same object while
+        they are unchanged."""
+        if afresh or now >= self._next_look:
             self._next_look = now + LOOK_S + self._look() / LOOKED_AT_PER_S
         return self._found
 

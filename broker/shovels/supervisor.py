@@ -95,8 +95,8 @@ class Machine(Protocol):
 class Federation(Protocol):
     """Knows the links of federation (federation.py)."""
 
-    def links(self, now: float) -> Found:
-        """Return the existing links."""
+    def links(self, now: float, *, afresh: bool) -> Found:
+        """Return the existing links; those of a moment ago will do, unless `afresh`."""
 
     def local_side(self, shovel: Shovel) -> LocalSide | None:
         """Return the facts about this side for an attempt."""
@@ -184,9 +184,11 @@ class Shovels:
             self._turn(now)
 
     def _turn(self, now: float) -> None:
-        self._look()
-        mine, members = self._of_this_member(), self._members()
-        if not self._served and self._me in members:
+        members = self._members()
+        joins = not self._served and self._me in members
+        self._look(afresh=joins)  # others are asked about each one, also if it came meanwhile
+        mine = self._of_this_member()
+        if joins:
             self._served = True
             self._handover.joined(mine, members, now)
         self._handover.ask(members, now)
@@ -235,11 +237,11 @@ class Shovels:
             self._stop(run, "this member does not serve", at_once=True)
         self._handover.end_all()
 
-    def _look(self) -> None:
+    def _look(self, *, afresh: bool = False) -> None:
         """Read changed definitions."""
         links = self._links
         if self._federation is not None:
-            links = self._federation.links(self._now)
+            links = self._federation.links(self._now, afresh=afresh)
         if self._look_at_shovels() or links is not self._links:
             self._links = links
             self._known = {**self._shovels, **links}

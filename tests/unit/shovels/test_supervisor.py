@@ -119,8 +119,8 @@ def talk(nodes: Mapping[str, Node]) -> None:
         node.pass_time(0)
 
 
-def alone() -> tuple[State, Node]:
-    state = State(sessions={"a": None})
+def alone(members: str = "a") -> tuple[State, Node]:
+    state = State(sessions=dict.fromkeys(members))
     return state, Node(state)
 
 
@@ -457,13 +457,17 @@ class Linked:
         self.shovel = self.link()
         self.found: dict[tuple[str, ...], Shovel | BadShovel] = {KEY: self.shovel}
         self.changes: list[dict[str, object] | None] = [{"bind": [1]}]
+        self.looks_late = False
+        self._looked = self.found
 
     def link(self, uri: str | list[str] = "amqp://far") -> Shovel:
         upstream = parse_upstream("far", {"uri": uri})
         return link_of(upstream, "/", Link("exchange", "x", "far", "x", "near", 1, False, True))
 
-    def links(self, _now: float) -> dict[tuple[str, ...], Shovel | BadShovel]:
-        return self.found
+    def links(self, _now: float, *, afresh: bool) -> dict[tuple[str, ...], Shovel | BadShovel]:
+        if afresh or not self.looks_late:
+            self._looked = self.found
+        return self._looked
 
     def local_side(self, _shovel: Shovel) -> Linked:
         return self
@@ -472,8 +476,8 @@ class Linked:
         return self.changes.pop(0) if self.changes else None
 
 
-def linked() -> tuple[Linked, Node]:
-    state, node = alone()
+def linked(members: str = "a") -> tuple[Linked, Node]:
+    state, node = alone(members)
     federation = Linked()
     node.shovels = Shovels(
         "a", lambda: state, lambda: node.serving, node._begin, node.deleted.append,
@@ -569,6 +573,23 @@ def test_a_link_removed_while_it_connects_logs_a_line(
     assert node.begun[0].changes == [{"ends": True}]
     told = "'federation: x -> near' may be left at the upstream" in caplog.text
     assert told != runs, "a connected one reports it itself"
+
+
+def test_a_member_that_serves_again_asks_about_links_that_came_while_it_was_away() -> None:
+    """Another member may still be ending its attempt: two would replace each other's exchange."""
+    federation, node = linked("ac")
+    federation.found = {}
+    node.pass_time(1)
+    node.serving = False
+    node.pass_time(1)
+    federation.found, federation.looks_late = {KEY: federation.shovel}, True
+    node.serving = True
+    node.pass_time(1)
+    federation.looks_late = False
+    node.pass_time(1)
+    assert not node.begun
+    node.pass_time(HANDOVER_S)
+    assert len(node.begun) == 1
 
 
 def test_links_are_restarted_by_their_full_key() -> None:
