@@ -18,6 +18,7 @@ it has everything confirmed after that commit, and belongs to it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -247,4 +248,9 @@ def _copy_bytes(old: int, new: int, size: int) -> None:
 
 
 def _tree_bytes(path: Path) -> int:
-    return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    """The size of its files, as far as a later leader has not removed them."""
+    size = 0
+    with contextlib.suppress(FileNotFoundError):
+        for one in path.rglob("*"):
+            size += one.stat().st_size if one.is_file() else 0
+    return size

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -249,6 +249,26 @@ def test_a_full_disk_leaves_the_source_and_no_partial_copy(
         make_generation(tmp_path, 2, 1)
     assert [one.name for one in tmp_path.iterdir()] == ["generation.000001"]
     assert held(tmp_path / "generation.000001" / "store") == {b"1" * 50}
+
+
+def test_a_full_disk_is_reported_also_while_a_later_leader_removes_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker ended with a traceback, in the middle of measuring what it needs."""
+    filled(generation_path(tmp_path, 1), 1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def listed(folder: Path, _: str) -> Iterator[Path]:
+        yield folder / "administrator"
+        shutil.rmtree(folder)
+        yield from folder.iterdir()
+
+    monkeypatch.setattr(generations, "_copy_bytes", full)
+    monkeypatch.setattr(Path, "rglob", listed)
+    with pytest.raises(NoSpace):
+        make_generation(tmp_path, 2, 1)
 
 
 def test_the_generation_named_by_the_lease_must_exist(tmp_path: Path) -> None:
