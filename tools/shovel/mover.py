@@ -55,7 +55,7 @@ NUMBER_REFUSED = 406
 ALL_MOVED = "all is moved"
 UNTAKEN = "closed the connection, perhaps before it took the last acknowledgements"
 _WHICH_NUMBER = re.compile(
-    r"x-sequence (\d+) of producer '([^']*)' (?:is too old to be known, (\d+) are remembered up to "
+    r"x-sequence (\d+) of producer '([^']+)' (?:is too old to be known, (\d+) are remembered up to "
     r"(\d+)|was given)"
 )
 
@@ -252,7 +252,7 @@ class Mover:
                 return self._loop(source, destination)
             except _NumberRefused as refused:
                 self._settle(source, destination)  # confirms from before
-                if not self._shovel.source_queue or self._why not in ("", ALL_MOVED):
+                if self._why not in ("", ALL_MOVED):
                     raise Failed(f"destination: {refused}") from None
             if self._left is not None:
                 self._left += len(self._pending)
@@ -263,8 +263,6 @@ class Mover:
                 source.reopen_channel()
             with self._of("destination"):
                 destination.open_channel()
-                destination.acks.clear()  # those of the old channel: its publishes are sent again
-                destination.returns.clear()
             self._begin(source, destination)
 
     def _loop(self, source: AmqpConnection, destination: AmqpConnection) -> None:
@@ -405,7 +403,6 @@ class Mover:
                 continue
             answered = [(one, self._pending.pop(one)) for one in settled]
             found = [one for number, one in answered if number not in self._returned]
-            self._returned.difference_update(settled)
             if not accepted:
                 self._refused = True
                 self._doubt(found)

@@ -218,7 +218,9 @@ class UpstreamExchange:
         return ""
 
     def left(self, why: str) -> str:
-        """The message if nothing could be done."""
+        """The message if nothing could be done; empty if its objects are to stay."""
+        if not self._link.cleans_up:
+            return ""
         queue = self._shovel.source_queue
         return f"its queue '{queue}' may be left at the upstream, delete it there: {why}"
 

@@ -27,6 +27,7 @@ class Broker:
         self.mine, theirs = socket.socketpair()
         self.descriptor = theirs.detach()
         self.on_publish = on_publish
+        self.stop_attempt: Callable[[], None] = self.close
         self.messages: dict[int, tuple[bytes, bytes]] = {}  # a queue, by places
         self.taken: dict[int, int] = {}  # place by delivery tag
         self.published, self.number, self.opened = list[Sent](), 0, 0
@@ -114,6 +115,8 @@ class Broker:
                 self._prefetch = cast("int", args[1])
                 self.say("basic.qos-ok")
             case "basic.consume":
+                if args[3]:  # no-ack
+                    self._prefetch = -1
                 if not args[5]:  # nowait
                     self.say("basic.consume-ok", args[1])
                 self._deliver()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -23,7 +26,7 @@ from broker.shovels.upstreams import link_of, parse_upstream
 from tests.unit.shovels.scripted_ends import Broker, Sent
 from tools.client import amqp_client
 from tools.client.amqp_client import AmqpConnection
-from tools.shovel import mover
+from tools.shovel import mover, task
 from tools.shovel.content import number_of
 from tools.shovel.doubts import Doubts
 from tools.shovel.mover import Mover
@@ -31,6 +34,7 @@ from tools.shovel.task import Failed, Task
 from tools.shovel.upstream import UpstreamExchange
 
 HIGHEST, REMEMBERED = 6000, 4096
+ON_PUBLISH = {"ack-mode": "on-publish"}
 TOO_OLD = (
     "x-sequence {number} of producer '{producer}' is too old to be known, {remembered} are "
     "remembered up to {highest}; keep fewer messages unconfirmed, and begin a higher epoch"
@@ -43,33 +47,42 @@ class Run:
     def __init__(
         self,
         places: list[int],
-        on_publish: Callable[[Broker, Sent], None],
+        on_publish: Callable[[Broker, Sent], None] | None = None,
         *,
+        destination: Broker | None = None,
         delete_after: int | None = None,
         doubtful: dict[str, list[int]] | None = None,
         timestamps: bool = False,
         source: Broker | None = None,
+        changes: Mapping[str, object] | None = None,
     ) -> None:
-        self.source, self.destination = source or Broker(), Broker(on_publish)
+        self.source, self.destination = source or Broker(), destination or Broker(on_publish)
+        self.destination.stop_attempt = self._stop
         for place in places:
             headers: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
             properties = codec.encode_properties({"headers": headers})
             self.source.messages[place] = properties, str(place).encode()
         value = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b",
                  "src-delete-after": delete_after or "never",
-                 "dest-add-timestamp-header": timestamps}  # fmt: skip
-        task = Task(
+                 "dest-add-timestamp-header": timestamps, **(changes or {})}  # fmt: skip
+        given = Task(
             parse_shovel("/", "s", value), 0, doubtful or {}, "near", self.source.descriptor,
             self.destination.descriptor,
         )  # fmt: skip
-        control, self._stop = os.pipe()
+        control, self._control = os.pipe()
+        self.told: list[dict[str, object]] = []
         try:
-            self.ended = Mover(task, lambda _: None, control).run()
+            self.ended = Mover(given, self.told.append, control).run()
         finally:
-            for one in (control, self._stop):
-                os.close(one)
+            os.close(control)
+            self._stop()
             self.source.close()
             self.destination.close()
+
+    def _stop(self) -> None:
+        control, self._control = self._control, -1
+        if control >= 0:
+            os.close(control)
 
     @property
     def left(self) -> list[int]:
@@ -234,11 +247,222 @@ def test_a_returned_message_without_a_number_is_not_acked() -> None:
     assert run.ended["why"] == f"destination: {mover.UNROUTED}"
 
 
+def test_a_message_confirmed_out_of_order_does_not_settle_those_before_it() -> None:
+    """The destination confirms the second message, and is lost: the first one must come again."""
+
+    def on_publish(broker: Broker, sent: Sent) -> None:
+        if sent[0] == 2:
+            broker.confirms(2)
+            broker.mine.shutdown(socket.SHUT_RDWR)
+
+    run = Run([1, 2], on_publish)
+    assert run.left == [1]
+
+
+@pytest.mark.parametrize("delete_after", [None, 2])
+def test_a_refused_message_stays_although_the_next_one_is_taken(delete_after: int | None) -> None:
+    """A shovel that was to move just these two is not done, and so does not delete itself."""
+
+    def on_publish(broker: Broker, sent: Sent) -> None:
+        if sent[0] == 2:
+            broker.say("basic.nack", 1, False, False)
+            broker.confirms(2)
+
+    run = Run([1, 2], on_publish, delete_after=delete_after)
+    assert run.left == [1]
+    assert run.ended == {"why": f"destination: {mover.NACKED}", "done": False,
+                         "doubtful": {"id/1": [-1, 1]}}  # fmt: skip
+
+
+def test_what_waited_behind_a_refused_number_is_sent_once() -> None:
+    """The refusal ends the channel, and everything comes again from the source."""
+
+    def on_publish(broker: Broker, sent: Sent) -> None:
+        producer, number = number_of(sent[1])
+        if number == 5:
+            broker.refuses(f"x-sequence 5 of producer '{producer}' was given to another message")
+        else:
+            broker.confirms(sent[0])
+
+    run = Run([5, 1, 6], on_publish, delete_after=3, doubtful={"id/1": [1]})
+    assert (run.bodies, run.left) == ([5, 5, 1, 6], [])
+    assert run.ended["done"] is True
+
+
+def test_an_attempt_that_is_stopped_before_the_last_confirm_is_not_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise its shovel deletes itself, and the last message stays at the source."""
+    monkeypatch.setattr(mover, "FINISH_S", 0.05)
+    monkeypatch.setattr(task, "TURN_S", 0.01)
+
+    def on_publish(broker: Broker, sent: Sent) -> None:
+        if sent[0] == 1:
+            broker.confirms(1)
+        else:
+            broker.stop_attempt()
+
+    run = Run([1, 2], on_publish, delete_after=2)
+    assert run.ended == {"why": "it is stopped", "done": False, "doubtful": {}}
+    assert run.left == [2]
+
+
+def test_nothing_more_is_sent_once_the_attempt_ends() -> None:
+    """Messages behind one that was refused would arrive before it."""
+    given = cast("Task", SimpleNamespace(shovel=None, here=None, doubtful={}))
+    one = Mover(given, lambda _: None, -1)
+    one._finish(mover.NACKED)
+    source = SimpleNamespace(deliveries=[object()])
+    one._forward(source, cast("AmqpConnection", None))  # type: ignore[arg-type]
+    assert [*source.deliveries, *one._held] == []
+
+
+@pytest.mark.parametrize("body_bytes", [1, 4 << 20])
+def test_an_attempt_ends_when_everything_is_sent(
+    body_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `on-publish` nobody confirms: what is still unsent at the end is lost."""
+    unsent: list[int] = []
+
+    class Closed(AmqpConnection):
+        def close(self) -> bool:
+            unsent.append(len(self.out))
+            return super().close()
+
+    monkeypatch.setattr(task, "AmqpConnection", Closed)
+    source = Broker()
+    source.messages[1] = codec.encode_properties({}), bytes(body_bytes)
+    run = Run([], lambda _, __: None, delete_after=1, source=source, changes=ON_PUBLISH)
+    assert (run.ended["done"], run.left, unsent) == (True, [], [0, 0])
+    assert sum(len(body) for _, _, body in run.destination.published) == body_bytes
+    assert sum(cast("int", one["count"]) for one in run.told if one["event"] == "moved") == 1
+
+
+def test_deliveries_that_need_no_acknowledgement_get_none() -> None:
+    """Brokers close the channel for one."""
+
+    def on_publish(broker: Broker, sent: Sent) -> None:
+        if sent[0] == 2:
+            broker.stop_attempt()
+
+    run = Run([1, 2], on_publish, changes={"ack-mode": "no-ack"})
+    assert run.ended["why"] == "it is stopped"
+    assert "basic.ack" not in run.source.names()
+
+
+def test_a_message_for_a_queue_comes_back_if_that_is_gone() -> None:
+    """A broker confirms a message that no queue takes, and drops it, unless it is `mandatory`."""
+
+    def published(**to: object) -> list[Value]:
+        changes = {f"dest-{name}": one for name, one in to.items()}
+        run = Run(
+            [1], lambda broker, sent: broker.confirms(sent[0]), delete_after=1, changes=changes
+        )
+        ((_, args),) = [one for one in run.destination.did if one[0] == "basic.publish"]
+        return [*args[:3]]
+
+    assert published() == ["", "b", True]
+    assert published(queue=None, exchange="x") == ["x", "a", False]
+
+
+class Turns:
+    """Sees each turn of an attempt: whether the destination takes something, whether the source is
+    read, and how many messages were published by then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[bool, bool, int]] = []
+        self._turn = task.turn
+        monkeypatch.setattr(mover, "turn", self._noted)
+
+    def _noted(
+        self, poll: select.poll, source: AmqpConnection, destination: AmqpConnection,
+        of: Callable[[str], AbstractContextManager[None]], *, reading: bool,
+    ) -> Iterator[None]:  # fmt: skip
+        takes = not (destination.blocked or destination.congested)
+        while not (self.seen or source.deliveries):
+            source.pump(1)
+        self.seen.append((takes, reading, destination._publish_no))
+        if destination.blocked and len(self.seen) == 3:
+            self.unblock()
+        yield from self._turn(poll, source, destination, of, reading=reading)
+
+    def unblock(self) -> None:
+        raise NotImplementedError
+
+
+class Blocked(Broker):
+    """A destination that takes nothing at first."""
+
+    def _on_method(self, channel: int, name: str, args: tuple[Value, ...]) -> None:
+        if name == "connection.open":
+            self.say("connection.blocked", "no disk", channel=0)
+        super()._on_method(channel, name, args)
+
+
+def test_while_the_destination_takes_nothing_the_source_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise all that a prefetch allows would be held in the memory of the process."""
+    monkeypatch.setattr(task, "TURN_S", 0.01)
+    turns = Turns(monkeypatch)
+    destination = Blocked(lambda broker, sent: broker.confirms(sent[0]))
+    unblock = partial(destination.say, "connection.unblocked", channel=0)
+    monkeypatch.setattr(turns, "unblock", unblock)
+    run = Run([1, 2], delete_after=2, destination=destination)
+    assert (run.ended["done"], run.left) == (True, [])
+    assert turns.seen[:3] == [(False, False, 0)] * 3
+    assert [one["why"] for one in run.told if one["event"] == "blocked"] == ["no disk", ""]
+
+
+def test_while_a_large_message_is_being_sent_the_source_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = Turns(monkeypatch)
+    source = Broker()
+    source.messages[1] = codec.encode_properties({}), bytes(8 << 20)
+    run = Run([], lambda _, __: None, delete_after=1, source=source, changes=ON_PUBLISH)
+    assert run.ended["done"] is True
+    busy = [reading for takes, reading, _ in turns.seen if not takes]
+    assert busy
+    assert not any(busy)
+
+
+def test_a_source_that_is_not_read_is_not_taken_for_a_silent_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A destination may take nothing for longer than two heartbeats of the source."""
+    now = [0.0]
+    monkeypatch.setattr(amqp_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(task, "TURN_S", 0)
+    ends = Broker(), Broker()
+    source, destination = (
+        AmqpConnection("b", admitted=socket.socket(fileno=one.descriptor)) for one in ends
+    )
+    monkeypatch.setattr(source, "_heartbeat", 10.0)
+    control, other = os.pipe()
+    poll = task.poll_of(control, source, destination)
+
+    def turns(seconds: range, *, reading: bool) -> None:
+        for now[0] in seconds:
+            [*task.turn(poll, source, destination, task.doing_of, reading=reading)]
+
+    turns(range(50), reading=False)
+    with pytest.raises(Failed, match="silent"):
+        turns(range(50, 100), reading=True)
+    for descriptor in (control, other):
+        os.close(descriptor)
+    for one in (source, destination):
+        one.drop()
+    for broker in ends:
+        broker.close()
+
+
 def test_the_last_of_a_fixed_number_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An attempt that gave up started counting again, and the shovel moved more than requested."""
     monkeypatch.setattr(mover, "FINISH_S", 0.05)
+    monkeypatch.setattr(task, "TURN_S", 0.01)
 
     def on_publish(broker: Broker, sent: Sent) -> None:
         if sent[0] == 2:
@@ -255,10 +479,14 @@ def test_the_last_of_a_fixed_number_are_waited_for(
 class LinkRun:
     """One attempt of a link on a thread; its member reports changes."""
 
-    def __init__(self, kind: str, here: dict[str, object], *ways: list[str]) -> None:
+    def __init__(
+        self, kind: str, here: dict[str, object], *ways: list[str], confirms: bool = True
+    ) -> None:
         """`ways`: for each waiting message, the clusters that it has passed."""
         self.source = Broker()
-        self.destination = Broker(lambda broker, sent: broker.confirms(sent[0]))
+        self.destination = Broker(
+            lambda broker, sent: broker.confirms(sent[0]) if confirms else None
+        )
         for place, way in enumerate(ways):
             headers: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
             if way:
@@ -268,14 +496,14 @@ class LinkRun:
             self.source.messages[place] = properties, str(place).encode()
         upstream = parse_upstream("far", {"uri": "amqp:///there"})
         link = Link(kind, "x", "far", "x", "near", 2, False, True, "fanout")
-        task = Task(
+        given = Task(
             link_of(upstream, "/", link), 0, {}, "near", self.source.descriptor,
             self.destination.descriptor, "", here,
         )  # fmt: skip
         control, self._say = os.pipe()
         self.told: list[dict[str, object]] = []
         self.ended: dict[str, object] = {}
-        self._mover = Mover(task, self.told.append, control)
+        self._mover = Mover(given, self.told.append, control)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -311,6 +539,15 @@ def test_a_message_that_was_here_is_acked_and_not_published() -> None:
     run.stop()
     assert [int(body) for _, _, body in run.destination.published] == [0, 3]
     assert run.ended["doubtful"] == {}
+
+
+def test_a_message_that_was_here_does_not_settle_the_one_before_it() -> None:
+    run = LinkRun("exchange", {"bind": [], "unbind": []}, [], ["near"], confirms=False)
+    run.wait_for(lambda: 1 not in run.source.messages)
+    assert [*run.source.messages] == [0]
+    run.destination.confirms(1)
+    run.stop()
+    assert not run.source.messages
 
 
 def test_bindings_follow_while_it_runs_and_go_with_the_link() -> None:

@@ -268,4 +268,5 @@ def test_a_removed_link_unbinds_its_queue_and_loses_no_message() -> None:
     assert upstream.clean_up(cast("AmqpConnection", source)) == ""
     assert source.exchanges == {"x"}
     name, queue, if_unused, if_empty, _ = source.did[-1]
+    assert "may be left at the upstream" in upstream.left("lost")
     assert (name, queue, if_unused, if_empty) == ("queue.delete", QUEUE, False, True)
