@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import count
 from random import Random
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from tests.unit.shovels.two_brokers import WAIT_S, Attempt, Wired, step
 from tools.client.amqp_client import AmqpConnection, Delivery
 from tools.shovel import copier
 from tools.shovel.copier import OF, PLACE, Copier
-from tools.shovel.task import Task, opened
+from tools.shovel.task import Failed, Task, opened
 
 SHOVEL = parse_replica("/", "q", {"src-uri": "amqp://elsewhere"})
 
@@ -353,6 +354,7 @@ def test_the_replica_equals_the_source_in_the_end(seed: int, priorities: int, be
             attempt = begin(*both)
     until(both, lambda: attempt.level and here.holds() == there.holds())
     assert here.queue().unacked == len(here.holds()), "no other consumer can get them"
+    assert here.queue().exclusive_consumer
     attempt.stop()
     peer, got = here.connect().open(1), list[bytes]()
     while bodies := [one.body for one in peer.send_method("basic.get", "q", True) if one.body]:
@@ -433,9 +435,12 @@ def test_nothing_is_removed_before_its_replacement_is_confirmed() -> None:
     assert here.settled == [5]
 
 
-def test_old_copies_go_although_new_ones_are_made_before_they_are_delivered() -> None:
+@pytest.mark.parametrize("delivered", [False, True])
+def test_old_copies_go_whether_or_not_they_are_delivered_before_new_ones_are_made(
+    delivered: bool,
+) -> None:
     """G35: a message in front was missing here, so all behind it is copied again. The old copies
-    are farther back than a channel takes at once."""
+    may be farther back than a channel takes at once."""
 
     def one(tag: int, **headers: Value) -> Delivery:
         named: Table = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -453,13 +458,17 @@ def test_old_copies_go_although_new_ones_are_made_before_they_are_delivered() ->
     )  # fmt: skip
     source = SimpleNamespace(reopen_channel=lambda: None, consume=lambda *_, **__: None)
     begin, missing = there(follow="begin", count=3), there(sequence=1)
-    for told in ([begin, missing], [begin, missing, there(sequence=2), there(follow="level")]):
-        source.deliveries = told
-        copier._take_source(source, here)  # type: ignore[arg-type]
-    here.deliveries = [
+    copies = [
         one(tag, x_replica_of="far/1", x_replica_place=place)
         for tag, place in ((1, 0), (2, 2), (3, 1), (4, 2))
     ]
+    parts = ([begin], [missing], [begin, missing, there(sequence=2), there(follow="level")])
+    for source.deliveries, here.deliveries in zip(
+        parts, ((copies[:2] if delivered else []), [], []), strict=True
+    ):
+        copier._take_source(source, here)  # type: ignore[arg-type]
+        copier._take_back(here)  # type: ignore[arg-type]
+    here.deliveries = copies[2:] if delivered else copies
     copier._take_back(here)  # type: ignore[arg-type]
     here.acks = [(2, True, True)]
     copier._take_confirms(here)  # type: ignore[arg-type]
@@ -527,6 +536,31 @@ def test_a_queue_declared_anew_at_the_source_replaces_the_old_one(
     until(brokers, lambda: not attempt.runs)
     assert "no queue 'q'" in str(attempt.ended["why"])
     assert here.holds() == [b"new"], "a replica outlives a queue deleted at the source"
+
+
+def test_messages_of_an_old_queue_stay_until_those_of_the_new_one_are_here() -> None:
+    """Its replica was level when the queue was declared anew at the source."""
+
+    def one(**headers: Value) -> Delivery:
+        named: Table = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Delivery(5, False, "", "", codec.encode_properties({"headers": named}), b"m")
+
+    attempt = Copier(SimpleNamespace(shovel=SHOVEL), lambda _: None, -1)  # type: ignore[arg-type]
+    attempt._here, attempt._id, attempt._level = {"far/1": {7: 0}}, "far/1", True
+    settled: list[int] = []
+    here = SimpleNamespace(
+        deliveries=[one(x_replica_of="far/1", x_replica_place=7)], acks=[], returns=[],
+        ack=lambda tag, multiple: settled.append(tag),
+    )  # fmt: skip
+    begin = one(x_queue_id="far/2", x_queue_follow="begin", x_queue_count=0)
+    source = SimpleNamespace(deliveries=[begin])
+    attempt._take_source(source, here)  # type: ignore[arg-type]
+    attempt._take_back(here)  # type: ignore[arg-type]
+    assert settled == []
+    source.deliveries = [one(x_queue_id="far/2", x_queue_follow="level", x_queue_count=0)]
+    attempt._take_source(source, here)  # type: ignore[arg-type]
+    attempt._take_confirms(here)  # type: ignore[arg-type]
+    assert settled == [5]
 
 
 def test_a_queue_of_another_cluster_is_not_mixed_in(
@@ -614,6 +648,70 @@ def test_a_message_that_looks_like_a_notice_is_a_message(
     attempt = begin(there, here)  # it reads them here
     until(brokers, lambda: attempt.level)
     assert here.holds() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(("acks", "returns"), [([(1, False, False)], []), ([], [object()])])
+def test_a_copy_that_the_cluster_here_refuses_ends_the_attempt(
+    acks: list[object], returns: list[object]
+) -> None:
+    """Its queue here is full, or gone: a replica without the message is not level."""
+    one = Copier(SimpleNamespace(shovel=SHOVEL), lambda _: None, -1)  # type: ignore[arg-type]
+    one._pending, one._level_at = {1}, 1
+    with pytest.raises(Failed, match="it refuses messages"):
+        one._take_confirms(SimpleNamespace(acks=acks, returns=returns))  # type: ignore[arg-type]
+    assert not one._level
+
+
+@pytest.mark.parametrize("hindrance", ["", "congested", "blocked", "unconfirmed"])
+def test_the_source_is_read_only_while_the_cluster_here_takes_copies(
+    hindrance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all of a long queue would be held in the memory of the process."""
+    one = Copier(SimpleNamespace(shovel=SHOVEL), lambda _: None, -1)  # type: ignore[arg-type]
+    readings: list[bool] = []
+
+    def turn(*_: object, reading: bool) -> list[None]:
+        readings.append(reading)
+        one._ends = True
+        return []
+
+    monkeypatch.setattr(copier, "turn", turn)
+    monkeypatch.setattr(copier, "poll_of", lambda *_: None)
+    one._pending = set(range(copier.UNCONFIRMED_MAX + 1)) if hindrance == "unconfirmed" else set()
+    here = SimpleNamespace(
+        congested=hindrance == "congested", blocked=hindrance if hindrance == "blocked" else "",
+        acks=[], returns=[], deliveries=[], out=b"", send_now=lambda: None,
+    )  # fmt: skip
+    one._loop(SimpleNamespace(deliveries=[]), here)  # type: ignore[arg-type]
+    assert readings == [not hindrance]
+
+
+def test_the_source_is_told_a_bounded_part_of_what_is_here() -> None:
+    """A queue with many gaps would not fit into the argument of a method."""
+    one = Copier(SimpleNamespace(shovel=SHOVEL), lambda _: None, -1)  # type: ignore[arg-type]
+    one._here = {"far/1": dict.fromkeys(range(0, 20_000, 2), 0)}
+    asked: list[str] = []
+    source = SimpleNamespace(consume=lambda *_, arguments, **__: asked.append(arguments[FOLLOW]))
+    one._follow(source)  # type: ignore[arg-type]
+    (text,) = asked
+    assert text.startswith("far/1 0,2,4,")
+    assert text.count(",") + 1 == copier.TOLD_RANGES_MAX
+
+
+@pytest.mark.parametrize(
+    ("cluster", "vhost", "refused"),
+    [("near", "/", True), ("near", "other", False), ("far", "/", False)],
+)
+def test_a_queue_is_no_replica_of_itself(cluster: str, vhost: str, refused: bool) -> None:
+    """Another address of this cluster cannot be told from its definition."""
+    task = SimpleNamespace(shovel=SHOVEL, cluster_id="near")
+    one = Copier(task, lambda _: None, -1)  # type: ignore[arg-type]
+    source = SimpleNamespace(
+        capabilities={"followed_queues"}, cluster=SimpleNamespace(id=cluster),
+        login=SimpleNamespace(virtual_host=vhost),
+    )  # fmt: skip
+    with pytest.raises(Failed, match="the queue itself") if refused else nullcontext():
+        one._check(source)  # type: ignore[arg-type]
 
 
 def test_a_source_that_cannot_report_is_refused_with_advice(
