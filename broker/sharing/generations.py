@@ -44,10 +44,11 @@ _NOT_COPIED = frozenset(
     ("memberlog", "owner.lock", "lock.mdb", "reserve", "pages", "ring.trace", "lease")
 )
 """Files of one process, or created anew; the member log is shared by all generations."""
-_PAGE_SIZE = struct.Struct("<I")
+_WORD = struct.Struct("<I")
 _LAST_PAGE = struct.Struct("<Q")
-_PAGE_SIZE_AT, _LAST_PAGE_AT = 40, 136
-"""In the page of LMDB's format 1: `mm_dbs[0].md_pad`, `mm_last_pg`."""
+_MAGIC = 0xBEEFC0DE
+_MAGIC_AT, _PAGE_SIZE_AT, _LAST_PAGE_AT = 16, 40, 136
+"""In the page of LMDB's format 1: `mm_magic`, `mm_dbs[0].md_pad`, `mm_last_pg`."""
 
 
 class _State(NamedTuple):
@@ -187,15 +188,20 @@ def _state(store: Path) -> _State:
 
 def _meta_pages(path: Path) -> tuple[bytes, bytes]:
     with path.open("rb", buffering=0) as file:
-        first = file.read(_META_BYTES)
+        first = _checked(file.read(_META_BYTES))
         file.seek(_page_size(first))
-        return first, file.read(_META_BYTES)
+        return first, _checked(file.read(_META_BYTES))
+
+
+def _checked(page: bytes) -> bytes:
+    """Raises OSError. Of a page of zeros nothing would be copied, and an empty store begin."""
+    if len(page) < _META_BYTES or _WORD.unpack_from(page, _MAGIC_AT)[0] != _MAGIC:
+        raise OSError(errno.EIO, "the store's file is cut short or damaged")
+    return page
 
 
 def _page_size(first: bytes) -> int:
-    if len(first) < _META_BYTES:
-        raise OSError(errno.EIO, "the store's file is cut short")
-    return int(_PAGE_SIZE.unpack_from(first, _PAGE_SIZE_AT)[0])
+    return int(_WORD.unpack_from(first, _PAGE_SIZE_AT)[0])
 
 
 def _used_bytes(pages: tuple[bytes, bytes]) -> int:

@@ -371,8 +371,7 @@ class Shovels:
         if run is None:
             return False
         self._stop(run, "an operator restarts it")
-        if not run.done:
-            run.due, run.failures = self._now, 0
+        run.due, run.failures = self._now, 0
         return True
 
     def rows(self) -> list[dict[str, object]]:

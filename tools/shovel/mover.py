@@ -43,6 +43,8 @@ OWN_UNCONFIRMED_MAX = 4000
 """The same from a link's own queue, from which nobody else takes: nearly all of them."""
 FINISH_S = 5.0
 """How long confirms of messages in progress may take at the end."""
+NOTICED_HEARTBEATS = 3
+"""After so many others have surely noticed that a connection is broken."""
 REPORT_S = 1.0
 BIND_AGAIN_S = 5.0
 """How often a part of a link's bindings is repeated, in case the upstream lost them."""
@@ -171,8 +173,10 @@ class Mover:
         )  # fmt: skip
         with self._of("source"):
             queue, waiting = self._source_queue(source)
-            if shovel.delete_after != NEVER and self._left is None:
-                self._left = waiting if shovel.delete_after == QUEUE_LENGTH else shovel.delete_after
+            if shovel.delete_after == QUEUE_LENGTH and self._left is None:
+                self._left = waiting = self._length(source, queue)
+            elif shovel.delete_after != NEVER and self._left is None:
+                self._left = shovel.delete_after
             if self._left == 0:
                 self._finish("the queue was empty" if not waiting else ALL_MOVED)
                 return
@@ -242,6 +246,18 @@ class Mover:
         bound: tuple[Value, ...] = (queue, shovel.source_exchange, shovel.source_key, False, {})
         source.call("queue.bind", bound, "queue.bind-ok")
         return queue, 0
+
+    def _length(self, source: AmqpConnection, queue: str) -> int:
+        """The number of waiting messages, once no other consumer may hold some: a source elsewhere
+        may not have noticed yet that a former attempt is gone, which takes two heartbeats."""
+        asked: tuple[Value, ...] = (queue, True, False, False, False, False, {})
+        deadline = time.monotonic() + NOTICED_HEARTBEATS * source.login.heartbeat_seconds
+        while True:
+            _, waiting, consumers = source.call("queue.declare", asked, "queue.declare-ok")
+            is_sure = not consumers or self._task.source_descriptor is not None
+            if is_sure or time.monotonic() >= deadline or source.pump(REPORT_S, self._control):
+                assert isinstance(waiting, int)
+                return waiting
 
     # -- moving ----------------------------------------------------------------------------------
 

@@ -37,8 +37,6 @@ OWNER = "owner"
 ACCESS_REFUSED, PRECONDITION_FAILED = 403, 406
 NO_SUCH_TYPE = 503
 """COMMAND_INVALID, the brokers' answer."""
-OUT_BYTES_MAX = 1 << 20
-"""Unsent bytes of bindings, above which some are waited for."""
 PARTS = 60
 """Number of parts in which bindings are repeated."""
 
@@ -179,8 +177,6 @@ class UpstreamExchange:
         if arguments is None:
             return
         source.send(method, (self._exchange, self._link.resource, key, True, arguments))
-        if len(source.out) > OUT_BYTES_MAX:
-            source.pump(1.0)
 
     def _onward(self, arguments: Table) -> Table | None:
         """Return a binding's arguments one hop further; None: it goes no further."""

@@ -236,6 +236,19 @@ def _not_shared(*_: object) -> int:
     raise OSError(errno.EOPNOTSUPP, "no shared blocks")
 
 
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_damaged_store_is_not_copied_as_an_empty_one(tmp_path: Path, page: int) -> None:
+    """Nothing was copied of a store whose first page had become zeros, and the next leader began
+    with an empty store."""
+    filled(tmp_path / "generation.000001", 7)
+    with (tmp_path / "generation.000001" / "store" / "data.mdb").open("r+b") as file:
+        file.seek(4096 * page)
+        file.write(bytes(4096))
+    with pytest.raises(StoreFailed, match="damaged"):
+        make_generation(tmp_path, 2, 1)
+    assert newest_complete(tmp_path) == 1
+
+
 def test_a_full_disk_leaves_the_source_and_no_partial_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,40 @@ def test_a_returned_message_without_a_number_is_not_acked() -> None:
     assert run.ended["why"] == f"destination: {mover.UNROUTED}"
 
 
+@pytest.mark.parametrize(
+    ("local", "consumers", "waited_s", "length"),
+    [
+        (False, [0], 0, 0), (False, [1, 1, 0], 2, 2), (False, [1] * 50, 30, 30),
+        (True, [1], 0, 0),
+    ],
+)  # fmt: skip
+def test_the_length_of_a_queue_is_taken_when_a_lost_attempt_holds_none_of_it(
+    local: bool, consumers: list[int], waited_s: int, length: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The member that ran the shovel vanished with its machine. The broker there still gave the
+    messages to its broken connection; the next attempt found none, and the shovel deleted itself.
+    A consumer of somebody else's stays: it is not waited for any longer."""
+    now = [0]
+    monkeypatch.setattr(mover, "time", SimpleNamespace(monotonic=lambda: float(now[0])))
+    given = cast("Task", SimpleNamespace(
+        shovel=None, here=None, doubtful={}, source_descriptor=3 if local else None
+    ))  # fmt: skip
+
+    def pump(seconds: float, also: int) -> bool:
+        assert (seconds, also) == (1.0, 7)
+        now[0] += 1
+        return False
+
+    source = SimpleNamespace(
+        login=SimpleNamespace(heartbeat_seconds=10), pump=pump,
+        call=lambda *_: ("a", now[0], consumers[now[0]]),
+    )  # fmt: skip
+    one = Mover(given, lambda _: None, 7)
+    assert one._length(cast("AmqpConnection", source), "a") == length
+    assert now == [waited_s]
+
+
 def test_a_message_confirmed_out_of_order_does_not_settle_those_before_it() -> None:
     """The destination confirms the second message, and is lost: the first one must come again."""
 
@@ -335,7 +369,14 @@ def test_an_attempt_ends_when_everything_is_sent(
     run = Run([], lambda _, __: None, delete_after=1, source=source, changes=ON_PUBLISH)
     assert (run.ended["done"], run.left, unsent) == (True, [], [0, 0])
     assert sum(len(body) for _, _, body in run.destination.published) == body_bytes
-    assert sum(cast("int", one["count"]) for one in run.told if one["event"] == "moved") == 1
+
+
+def test_all_moved_messages_are_counted_also_the_last_ones() -> None:
+    run = Run(
+        [1, 2, 3], lambda broker, sent: broker.confirms(sent[0]), delete_after=3,
+        changes={"src-prefetch-count": 1},
+    )  # fmt: skip
+    assert sum(cast("int", one["count"]) for one in run.told if one["event"] == "moved") == 3
 
 
 def test_deliveries_that_need_no_acknowledgement_get_none() -> None:

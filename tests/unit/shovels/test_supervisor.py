@@ -321,6 +321,38 @@ def test_a_delay_of_zero_means_no_retry_until_an_operator_restarts_it() -> None:
     assert not node.shovels.restart(("/", "unknown"))
 
 
+def test_a_restarted_shovel_tries_again_after_its_shortest_pause() -> None:
+    """The operator has mended something: the pauses of the failures before count no more."""
+    state, node = alone()
+    state.define("s", reconnect_delay=2)
+    for _ in range(5):
+        node.pass_time(60)
+        node.begun[-1].hear({"event": "ended", "why": "gone"})
+    assert node.shovels.restart(("/", "s"))
+    node.pass_time(0.1)
+    assert len(node.begun) == 6
+    node.begun[-1].hear({"event": "ended", "why": "gone"})
+    node.pass_time(2)
+    assert len(node.begun) == 7
+
+
+def test_a_member_that_has_not_heard_of_a_new_one_lets_nobody_begin() -> None:
+    """By its state it still runs the shovel, and is just between two attempts."""
+    ahead, behind = State(sessions=dict.fromkeys("bc")), State(sessions={"b": None})
+    for state in (ahead, behind):
+        state.define("u")
+    assert runner("bc", "/", "u") == "c"
+    nodes = {"b": Node(behind, "b"), "c": Node(ahead, "c")}
+    nodes["b"].pass_time(1)
+    nodes["b"].begun[0].hear({"event": "ended", "why": "gone"})
+    talk(nodes)
+    talk(nodes)
+    assert not nodes["c"].begun
+    behind.sessions = ahead.sessions
+    talk(nodes)
+    assert len(nodes["c"].begun) == 1
+
+
 def test_final_answers_of_the_destination_are_kept_for_the_next_attempt() -> None:
     state, node = alone()
     state.define("s")
