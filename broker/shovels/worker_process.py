@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import socket
 import subprocess
 from base64 import b64encode
@@ -283,7 +282,6 @@ class WorkerProcess:
         process = subprocess.Popen(
             list(self._command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             pass_fds=[one.fileno() for one in theirs], start_new_session=True, bufsize=0,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         assert process.stdin is not None
         with contextlib.suppress(OSError):  # it is gone already: then its output says so

@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+from broker.access.access import SYSTEM
 from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
@@ -25,7 +26,7 @@ from broker.replication.ports import MemberState
 from broker.shovels import worker_process
 from broker.shovels.definition import Link, parse_shovel
 from broker.shovels.member_shovels import shovels_of
-from broker.shovels.supervisor import Job
+from broker.shovels.supervisor import Event, Job
 from broker.shovels.upstreams import link_of, parse_upstream
 from broker.shovels.worker_process import WorkerProcess
 from tests.support.amqp_peer import method
@@ -156,6 +157,89 @@ def test_an_attempt_ends_when_the_close_of_its_connection_is_ordered() -> None:
         assert not attempt.ended
         member.turn()
         assert attempt.ended
+
+    asyncio.run(run())
+
+
+ANSWERS = """
+import json, os, sys
+lines = [sys.stdin.readline() for _ in range(3)]
+os.write(1, json.dumps({"event": "ended", "why": "".join(lines[1:])}).encode() + b"\\n")
+"""
+
+
+def test_a_process_is_told_what_changed_while_it_was_started() -> None:
+    """A binding made in that moment was never made at the upstream."""
+    events: list[Event] = []
+
+    async def run() -> None:
+        shovel = parse_shovel("/", "s", VALUE)
+        with ThreadPoolExecutor(1) as threads:
+            attempt = WorkerProcess(
+                (sys.executable, "-c", ANSWERS), "near", Member().clients, Job(shovel, 0, {}),
+                events.append, asyncio.get_running_loop(), threads,
+            )  # fmt: skip
+            attempt.tell({"bind": ["a"]})
+            attempt.tell({"bind": ["b"]})
+            await asyncio.wait_for(attempt.task, 30)
+
+    asyncio.run(run())
+    assert events == [{"event": "ended", "why": '{"bind": ["a"]}\n{"bind": ["b"]}\n'}]
+
+
+MUTE = """
+import os, sys, time
+sys.stdin.readline()
+os.close(1)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_process_that_closes_its_output_and_goes_on_is_ended() -> None:
+    """Nobody hears of it any more, and the next attempt waits for its end."""
+    events: list[Event] = []
+
+    async def run() -> None:
+        shovel = parse_shovel("/", "s", VALUE)
+        with ThreadPoolExecutor(1) as threads:
+            attempt = WorkerProcess(
+                (sys.executable, "-c", MUTE), "near", Member().clients, Job(shovel, 0, {}),
+                events.append, asyncio.get_running_loop(), threads,
+            )  # fmt: skip
+            await asyncio.wait_for(attempt.task, 30)
+            assert attempt.ended
+
+    asyncio.run(run())
+    assert events == [{"event": "ended", "why": "its process ended with code -9"}]
+
+
+@pytest.mark.parametrize(("uri", "user"), [("amqp://", SYSTEM), ("amqp://bob@/", "bob")])
+def test_an_end_at_this_cluster_is_of_its_user_and_goes_with_the_process(
+    uri: str, user: str
+) -> None:
+    """It may do what that user may. A member that takes nothing, because its memory is full, does
+    not read the end, and so would not see it closed."""
+
+    async def run() -> None:
+        member = Member()
+        shovel = parse_shovel("/", "s", {**VALUE, "src-uri": uri})
+        with ThreadPoolExecutor(1) as threads:
+            attempt = WorkerProcess(
+                (sys.executable, "-c", "input()"), "near", member.clients, Job(shovel, 0, {}),
+                lambda _: None, asyncio.get_running_loop(), threads,
+            )  # fmt: skip
+            async with asyncio.timeout(30):
+                while not member.clients.links():  # noqa: ASYNC110 - it tells nobody
+                    await asyncio.sleep(0)
+            (link,) = member.clients.links()
+            assert link.client.connection.user == user
+            (end,) = attempt._locals
+            assert end.transport is not None
+            cast("asyncio.ReadTransport", end.transport).pause_reading()
+            await asyncio.wait_for(attempt.task, 30)
+            await asyncio.sleep(0)
+        assert not member.clients.links()
 
     asyncio.run(run())
 
