@@ -214,8 +214,8 @@ def _look(state: State, queue: Queue, one: Following, told: _Told) -> int:
     )  # fmt: skip
     begins = told.queue_id != queue_id
     if begins:
-        known = _known(one.known) if not told.queue_id else {}
-        told.queue_id, told.places, told.was_level = queue_id, known.get(queue_id, []), False
+        told.queue_id, told.was_level = queue_id, False
+        told.places = _known(one.known).get(queue_id, [])
     elif seen == told.seen:
         return 0
     there = There(state, queue)

@@ -44,7 +44,7 @@ def without(ranges: Ranges, others: Ranges) -> Ranges:
         while other < len(others) and others[other][0] <= last:
             if others[other][0] > begin:
                 found.append((begin, others[other][0] - 1))
-            begin = max(begin, others[other][1] + 1)
+            begin = others[other][1] + 1
             other += 1
         if begin <= last:
             found.append((begin, last))

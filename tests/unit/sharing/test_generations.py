@@ -105,8 +105,9 @@ def test_a_file_is_copied_while_it_is_written(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        seen = set()
-        for number in range(30):
+        seen, number = set(), 0
+        while number < 30 or len(seen) < 2:  # a writer may get no processor for a while
+            number += 1
             target = tmp_path / f"copy-{number}"
             target.mkdir()
             copy_store_files(store, target)
@@ -115,7 +116,6 @@ def test_a_file_is_copied_while_it_is_written(
     finally:
         done.set()
         writer.join()
-    assert len(seen) > 1
 
 
 def refused(*_: object) -> int:

@@ -117,6 +117,32 @@ def test_a_follower_that_falls_behind_is_told_by_how_much(
     assert told(follower.take()) == [b"9", ("level", 10)]
 
 
+def test_large_messages_are_not_all_sent_at_once(
+    source: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of five hundred may have 128 MB."""
+    monkeypatch.setattr(followed, "BYTES_MAX", 1)
+    follower = follow(source)
+    assert told_next(source, follower) == [("begin", 5), b"0", b"1", ("behind", 3)]
+
+
+def test_a_queue_with_many_messages_out_of_line_is_looked_at_less_often(
+    source: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at each of them, ten times a second, would take the member's time."""
+    monkeypatch.setattr(followed, "LOOKED_AT_PER_S", 1)
+    client = source.connect().open(1)
+    for _ in range(5):
+        client.call(1, "basic.get", "q", False)
+    follower = follow(source)
+    told_next(source, follower)
+    client.publish(1, "q", b"5")
+    assert told_next(source, follower) == []
+    for _ in range(30):
+        source.beat()
+    assert told(follower.take()) == [b"5", ("level", 6)]
+
+
 def test_only_durable_changes_are_reported(source: Wired) -> None:
     source.durable = False
     follower = follow(source)

@@ -20,6 +20,7 @@ from broker.shovels.federation import (
     Change,
     Federation,
     LocalSide,
+    _Bindings,
 )
 from broker.shovels.upstreams import QUEUE_PREFETCH
 from tests.support.three_machines import Client, Rig
@@ -160,6 +161,8 @@ def test_changes_of_bindings_are_reported() -> None:
     assert second is not None
     assert keys(second, "bind") == [("b", {"x": 7})]
     assert keys(second, "unbind") == [("a", {})]
+    assert isinstance(side, _Bindings)
+    assert [key for key, _ in side._counts] == ["b"], "a key that is gone takes no memory"
     client.delete("q")
     third = side.change()
     assert third is not None
@@ -322,6 +325,19 @@ def test_a_queue_with_links_of_others_stocks_nothing() -> None:
     assert side.change() == {"wanted": QUEUE_PREFETCH}, "a consumer that holds any number"
     two.cancel()
     linked.cancel()
+
+
+def test_a_consumer_holds_no_more_than_its_channel_may() -> None:
+    """What a link requests beyond that waits here, while others could take it at the upstream."""
+    world = World()
+    world.client.queue("q")
+    world.policy("^q$")
+    side = world.side("/", "queue", "q", "far")
+    assert side.change() == {"wanted": 0}
+    other = world.client.channel(2)
+    other.qos(2, shared=True)
+    other.consume("q", "t", 9)
+    assert side.change() == {"wanted": 2}
 
 
 def test_a_link_asks_for_few_until_no_other_is_known_to_take() -> None:

@@ -118,17 +118,18 @@ def test_a_policy_names_one_upstream_a_set_or_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vhost", "name", "resource", "queue"),
+    ("uri", "vhost", "name", "resource", "queue"),
     [
-        ("/", "x", "x", "federation: x -> near"),
-        ("/", "x", "y", "federation: y -> near:x"),
-        ("v", "x", "x", "federation: x -> near:v:x"),
+        ("amqp://far", "/", "x", "x", "federation: x -> near"),
+        ("amqp://far", "/", "x", "y", "federation: y -> near:x"),
+        ("amqp://far", "v", "x", "x", "federation: x -> near:v:x"),
+        ("amqp://", "v", "x", "y", "federation: y -> near:x"),
     ],
 )
 def test_the_queue_at_the_upstream_has_rabbitmqs_name(
-    vhost: str, name: str, resource: str, queue: str
+    uri: str, vhost: str, name: str, resource: str, queue: str
 ) -> None:
-    upstream = parse_upstream("far", {"uri": "amqp://far", "message-ttl": 5, "expires": 9})
+    upstream = parse_upstream("far", {"uri": uri, "message-ttl": 5, "expires": 9})
     link = Link("exchange", name, "far", resource, "near", 1, False, True, "topic")
     shovel = link_of(upstream, vhost, link)
     assert shovel.source_queue == queue

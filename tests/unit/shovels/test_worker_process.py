@@ -112,6 +112,54 @@ def test_an_attempt_that_reported_its_end_is_kept_until_its_process_is_gone(tmp_
     assert not faults
 
 
+IS_DONE = """
+import json, os, sys
+sys.stdin.readline()
+os.write(1, json.dumps({"event": "ended", "why": "all is moved", "done": True}).encode() + b"\\n")
+"""
+
+
+@pytest.mark.parametrize("defined_anew", [False, True])
+def test_a_finished_shovel_is_deleted_unless_it_was_defined_anew(defined_anew: bool) -> None:
+    deleted: list[object] = []
+
+    async def define(*what: object) -> None:
+        deleted.append(what)
+
+    async def run() -> None:
+        parameters = {("/", "shovel/s"): {"value": VALUE}}
+        machine = SimpleNamespace(
+            defined=1, sessions={"a": None}, ending=(), vhosts={},
+            definitions={"parameter": parameters},
+        )  # fmt: skip
+        controller = SimpleNamespace(
+            me=SimpleNamespace(name="a"), replica=SimpleNamespace(machine=machine), serving=True,
+            primary=SimpleNamespace(
+                members=(), caught_up_names=frozenset("a"),
+                mark=SimpleNamespace(without_data=frozenset()),
+            ),
+        )  # fmt: skip
+        gateway = SimpleNamespace(identity=SimpleNamespace(cluster_id="", cluster="near"))
+        shovels = shovels_of(
+            (sys.executable, "-c", IS_DONE), cast("MemberState", controller),
+            cast("Connections", SimpleNamespace(gateway=gateway)), define, "near", lambda *_: None,
+            asyncio.get_running_loop(),
+        )  # fmt: skip
+        shovels.wake(1.0)
+        async with asyncio.timeout(30):
+            while shovels.rows()[0]["state"] != "terminated":  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+        shovels.wake(2.0)
+        if defined_anew:
+            parameters["/", "shovel/s"] = {"value": {**VALUE, "dest-queue": "c"}}
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        shovels.close()
+
+    asyncio.run(run())
+    assert deleted == ([] if defined_anew else [("parameter", "/", "shovel/s", None, "shovel")])
+
+
 OPENS = """
 import os, sys, json
 end = json.loads(sys.stdin.readline())["source"]["descriptor"]
