@@ -105,7 +105,7 @@ def test_a_file_is_copied_while_it_is_written(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        seen, number = set(), 0
+        seen, number = set[bytes](), 0
         while number < 30 or len(seen) < 2:  # a writer may get no processor for a while
             number += 1
             target = tmp_path / f"copy-{number}"
