@@ -32,25 +32,28 @@ from tools.verify.sql.kept import Kept
 
 FINDINGS_MAX = 20
 UNKNOWN = 1 << 64  # above every position
+AT_STOP = -1  # in place of an epoch
 
+# A publish is left by its segment, and told once by a later one, without a received state between.
 # `begins`: incarnations that were not read from their beginning; their earlier publishes cannot be
 # looked up.
 _UNFOUNDED = f"""
-    WITH told AS (
-        SELECT member, incarnation, segment, explode(positions) AS position
-        FROM kept WHERE kind = {UNPAIRED}
-    ), accepted AS (
-        SELECT member, incarnation, segment, explode(positions) AS position
-        FROM kept WHERE kind = {ACCEPTED}
+    WITH named AS (
+        SELECT member, incarnation, lsn, kind = {UNPAIRED} AS told, explode(positions) AS position
+        FROM kept WHERE kind IN ({UNPAIRED}, {ACCEPTED})
+    ), paired AS (
+        SELECT *, LAG(CASE WHEN NOT told THEN lsn END) OVER (
+            PARTITION BY member, incarnation, position ORDER BY lsn, told) AS accepted_at
+        FROM named
     )
-    SELECT member, incarnation, position FROM told
-    WHERE NOT EXISTS (
-        SELECT 1 FROM accepted WHERE accepted.member = told.member
-            AND accepted.incarnation = told.incarnation AND accepted.position = told.position
-            AND accepted.segment < told.segment
-    ) AND NOT EXISTS (
-        SELECT 1 FROM begins WHERE begins.member = told.member
-            AND begins.incarnation = told.incarnation AND told.position < begins.since
+    SELECT member, incarnation, position FROM paired
+    WHERE told AND (accepted_at IS NULL OR EXISTS (
+        SELECT 1 FROM kept WHERE kept.kind = {int(RecordKind.SNAPSHOT)}
+            AND kept.member = paired.member AND kept.incarnation = paired.incarnation
+            AND kept.lsn BETWEEN paired.accepted_at AND paired.lsn
+    )) AND NOT EXISTS (
+        SELECT 1 FROM begins WHERE begins.member = paired.member
+            AND begins.incarnation = paired.incarnation AND paired.position < begins.since
     )
     ORDER BY position LIMIT {FINDINGS_MAX}
 """
@@ -114,8 +117,9 @@ def check_marks(
             if mark < 0 or primary is None:
                 continue
             disks = {
-                name: noted.get((name, number), {}).get(epoch, UNKNOWN)
-                for name, number in map(incarnation_of, primary.members)
+                one[0]: of.get(epoch, of.get(AT_STOP, UNKNOWN))
+                for one in map(incarnation_of, primary.members)
+                for of in [noted.get(one, {})]
             }
             reached = max(_reached(one, disks) for one in voters_of(epoch, primaries))
             if mark > reached:
@@ -138,8 +142,8 @@ def _reached(voters: Voters, disks: dict[str, int]) -> int:
 def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]:
     """Return, by incarnation and epoch, the recorded durable position when that view ended.
 
-    Also at an orderly stop; there is no entry where neither was recorded or parts of the log are
-    missing.
+    An orderly stop ends the last one, and any that only others recorded. There is no entry where
+    neither was recorded or parts of the log are missing.
     """
     left_out = incomplete(rows) | first_positions(rows).keys()
     at_segment_end = {  # last lsn of a segment, durable
@@ -160,8 +164,8 @@ def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]
                 earlier = [durable for lsn, durable in at_segment_end.get(key, []) if lsn < row.lsn]
                 ends[epoch] = UNKNOWN if row.seq is None else max([row.seq, *earlier])
                 epoch = None
-            elif row.kind == RecordKind.STOP and epoch is not None:
-                ends[epoch] = max(durable for _, durable in at_segment_end[key])
+            elif row.kind == RecordKind.STOP:
+                ends[AT_STOP] = max(durable for _, durable in at_segment_end[key])
         noted[key] = ends
     return noted
 

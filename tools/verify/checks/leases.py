@@ -30,7 +30,7 @@ from tools.verify.checks.views_and_segments import (
     segments_of,
 )
 from tools.verify.findings import Finding
-from tools.verify.format.records import TAKEN, RecordKind
+from tools.verify.format.records import GIVEN_UP, TAKEN, RecordKind
 from tools.verify.input.rows import SEGMENT, Row, ends_of
 
 
@@ -189,6 +189,10 @@ def _check_each(rows: list[Row]) -> Iterator[Finding]:
                     f"took token {taken[0].seq} ({taken[0].origin}), and says of token {row.seq} "
                     f"({row.origin}) that it was {row.text}"
                 )
+                yield Finding("G38", member, incarnation, row.reached, what)
+            at_us, until_us = _times(row)
+            if row.text == GIVEN_UP and until_us > at_us:
+                what = f"gave up token {row.seq}, and keeps it for {until_us - at_us} us"
                 yield Finding("G38", member, incarnation, row.reached, what)
         over = next((row for row in leases if row.text != TAKEN), None)
         for later in segments[member, incarnation]:

@@ -22,8 +22,9 @@ from tools.verify.checks.views_and_segments import (
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
-from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, ends_of
+from tools.verify.input.batch_summaries import breaches
+from tools.verify.input.log_sequence import falls, foreign_batch, foreign_confirm, not_applied
+from tools.verify.input.rows import SEGMENT, EpochSums, Joint, Row, SegmentEnds, ends_of
 
 
 @dataclass(slots=True)
@@ -47,12 +48,12 @@ _COUNTS = ("confirms", "publishes", "votes", "records", "unpaired")
 
 def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], list[str]]:
     """Return the incarnations, faults between segments, and files that begin inactive."""
-    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
+    stops = {(row.member, row.incarnation): row for row in rows if row.kind == RecordKind.STOP}
     joined: list[Incarnation] = []
     findings: list[Finding] = []
     inactive: list[str] = []
     for key, segments in segments_of(rows).items():
-        whole = Incarnation(*key, stopped=key in stopped)
+        whole = Incarnation(*key, stopped=key in stops)
         carry = CarriedState()
         for row in segments:
             ends = ends_of(row)
@@ -68,6 +69,9 @@ def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], li
             for name in _COUNTS:
                 setattr(whole, name, getattr(whole, name) + getattr(ends, name))
             carry = carry.after_segment(row, ends, follows)
+        if whole.stopped and 0 <= carry.reached != stops[key].reached:
+            what = f"stops there, but applied up to position {carry.reached}"
+            findings.append(Finding("G14", *key, stops[key].reached, what))
         joined.append(whole)
     return joined, findings, inactive
 
@@ -94,26 +98,27 @@ class CarriedState:
     """State carried over from the end of a segment to the next; None and -1: unknown."""
 
     segment: int = -1
-    position_reached: int = -1
-    chain: str = ""
+    last_batch: Joint | None = None
+    on_disk: int = -1
     primary: tuple[int, int] | None = None
     active: bool | None = False
     deciding: int | None = None
     whole: bool = True  # nothing before is missing
 
+    @property
+    def reached(self) -> int:
+        """Return the position applied last."""
+        return -1 if self.last_batch is None else self.last_batch.last
+
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
         """Yield wrong assumptions at the beginning of the next segment."""
-        first = ends.first_batch
-        if first is not None and self.position_reached >= 0:
-            commands = len(first.outcomes) // 4  # hex of u16
-            position = first.position
-            sequence = out_of_sequence(self.position_reached, position, position + commands - 1)
-            if sequence is not None:
-                yield ("G1", *sequence)
-            elif self.chain:
-                data = bytes.fromhex(self.chain + first.blob_hash + first.outcomes)
-                if digest(data).hex() != first.chain:
-                    yield "G14", position, -1, "the chain does not follow from the segment before"
+        if ends.first_batch is not None and self.last_batch is not None:
+            yield from breaches(self.last_batch, ends.first_batch)
+        for promise, does, position in ends.claims:
+            if 0 <= self.reached < position:
+                yield promise, position, -1, not_applied(does, self.reached)
+        if 0 < ends.entry_durable < self.on_disk:
+            yield "G9", ends.entry_durable, -1, falls(self.on_disk)
         for epoch, ring, position in ends.entry_primary:
             if self.deciding is not None and epoch <= self.deciding:
                 continue
@@ -121,17 +126,17 @@ class CarriedState:
                 continue
             if self.primary is None or (epoch, ring) != tuple(self.primary):
                 yield "G7", position, -1, foreign_batch((epoch, ring), self.primary)
-        if ends.entry_confirm is not None and self.active is False:
-            yield "G7", ends.entry_confirm, -1, "confirmed outside of the primary"
+        for epoch, position in ends.entry_confirms:
+            if what := foreign_confirm(epoch, self.active, self.deciding, self.primary):
+                yield "G7", position, -1, what
 
     def after_segment(self, row: Row, ends: SegmentEnds, follows: bool) -> CarriedState:
         """Return the state at the end of a segment that began with this one."""
-        before = self if follows else CarriedState(active=None, whole=False)
-        untouched = row.reached < 0 and ends.first_batch is None
+        before = self if follows and ends.whole else CarriedState(active=None, whole=False)
         return CarriedState(
             row.segment,
-            before.position_reached if untouched else row.reached,
-            ends.chain or (before.chain if untouched else ""),
+            ends.last_batch or before.last_batch,
+            before.on_disk if ends.on_disk < 0 else ends.on_disk,
             ends.primary or before.primary,
             before.active if ends.active is None else ends.active,
             before.deciding if ends.active is None else ends.deciding,

@@ -11,8 +11,10 @@ from __future__ import annotations
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from tools.verify.checks.views_and_segments import split_by_majority
 from tools.verify.findings import Finding
 from tools.verify.format.commands import Command
 from tools.verify.format.records import RecordKind
@@ -92,14 +94,13 @@ _COMPARE = f"""
 
 _NAMES_MAX = 20  # findings
 _NAMES = f"""
-    SELECT seq, decided, member, incarnation, MAX(CONCAT(origin, ' ', text)) AS name
+    SELECT DISTINCT seq, decided, member, incarnation, CONCAT(origin, ' ', text) AS name
     FROM kept SEMI JOIN (
         SELECT seq, decided FROM kept WHERE kind = {int(RecordKind.QUEUES)}
         GROUP BY seq, decided
         HAVING MIN(CONCAT(origin, ' ', text)) <> MAX(CONCAT(origin, ' ', text))
     ) AS disputed USING (seq, decided)
-    WHERE kind = {int(RecordKind.QUEUES)}
-    GROUP BY seq, decided, member, incarnation ORDER BY seq, decided, member, incarnation"""
+    WHERE kind = {int(RecordKind.QUEUES)} ORDER BY seq, decided, member, incarnation, name"""
 
 
 def _there(cutoffs: dict[int, int]) -> str:
@@ -170,16 +171,13 @@ def describe_differences(
 def check_names(scan: Kept) -> list[Finding]:
     """G14: in the history of one epoch a number is one queue in all logs."""
     rows = scan.ask(_NAMES).to_pylist()
-    reports: dict[tuple[int, int], dict[tuple[str, int], str]] = defaultdict(dict)
-    for row in rows:
-        reports[row["seq"], row["decided"]][row["member"], row["incarnation"]] = row["name"]
     findings = []
-    for (number, _), names in reports.items():
-        usual = Counter(names.values()).most_common(1)[0][0]
-        for key, name in sorted(names.items()):
-            if name != usual:
-                what = f"calls queue number {number} {name}, which is {usual} in other logs"
-                findings.append(Finding("G14", *key, -1, what))
+    for (number, _), named in groupby(rows, key=lambda row: (row["seq"], row["decided"])):
+        reports = [(row["name"], (row["member"], row["incarnation"])) for row in named]
+        (usual, _), others = split_by_majority(reports)
+        for name, key in others:
+            what = f"calls queue number {number} {name}, which is {usual} in other logs"
+            findings.append(Finding("G14", *key, -1, what))
     return findings[:_NAMES_MAX]
 
 

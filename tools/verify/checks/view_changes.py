@@ -117,6 +117,7 @@ def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[Row, str, 
     view: Row | None = None
     highest = -1
     installed: set[Ring] = set()
+    activated: set[Ring] = set()
     newest: dict[str, int] = {}  # incarnation by name, as the views so far had it
     for row in records:
         if row.kind == RecordKind.VIEW and row.flag:
@@ -132,6 +133,9 @@ def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[Row, str, 
             if ring_of(row) not in installed and (installed or whole):
                 what = f"active in view {_ring(row)}, which this member never installed"
                 yield row, what, "G6"
+            if ring_of(row) in activated:
+                yield row, f"view {_ring(row)} is a second primary, of epoch {row.epoch}", "G7"
+            activated.add(ring_of(row))
             named = tuple(sorted(name.rstrip("+") for name in row.names or []))
             if view is not None and _ring(row) == _ring(view) and named != _names(view):
                 there = _listed(_names(view))

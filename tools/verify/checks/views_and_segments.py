@@ -143,16 +143,23 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
 
 
 def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
-    """LOG: the segment of an orderly stop is closed; STOP and END are one write."""
+    """LOG: the segment of an orderly stop is closed, as STOP and END are one write, and nothing is
+    done in a later one.
+    """
     segments = segments_of(rows)
     for row in rows:
-        last = segments.get((row.member, row.incarnation), [])[-1:]
-        if row.kind != RecordKind.STOP or [one.segment for one in last] != [row.segment]:
+        if row.kind != RecordKind.STOP:
             continue
-        ends = ends_of(last[0])
-        if not (ends.closed or ends.torn_tail):
-            what = f"stopped in order, but {last[0].file} has no closing record"
-            yield Finding("LOG", row.member, row.incarnation, row.position or 0, what)
+        for one in segments[row.member, row.incarnation]:
+            ends = ends_of(one)
+            if one.segment > row.segment and ends.epochs:
+                what = f"stopped in order, but goes on in {one.file}"
+            elif one.segment == row.segment and not (ends.closed or ends.torn_tail):
+                what = f"stopped in order, but {one.file} has no closing record"
+            else:
+                continue
+            yield Finding("LOG", row.member, row.incarnation, row.reached, what)
+            break
 
 
 V = TypeVar("V", bound=Hashable)

@@ -28,7 +28,7 @@ from tools.verify.format.records import (
     decode,
 )
 from tools.verify.input.log_sequence import digest
-from tools.verify.input.rows import SPAN, SUMS, Row, Sums, signed
+from tools.verify.input.rows import SPAN, SUMS, Joint, Row, Sums, signed
 
 BATCHES_KNOWN = 1 << 14  # at most; of half a kilobyte and more each
 RANGE_US = 200_000  # longest time that one summary covers: the resolution of the timeline
@@ -90,12 +90,35 @@ def reached(position: int, chain: bytes, place: tuple[tuple[int, int], int]) -> 
     )
 
 
-def is_chained(before: KnownBatch, batch: KnownBatch) -> bool:
-    """Return whether chain and order follow from those before, as far as these are known."""
-    chain, order, hashed = before.chain, before.order, batch.blob_hash
-    return (not chain or digest(chain + hashed + batch.outcomes) == batch.chain) and (
-        not order or digest(order + hashed) == batch.order
+def joint_of(batch: KnownBatch) -> Joint:
+    """Return what a batch in another segment is compared with."""
+    one = batch
+    return Joint(
+        one.primary, one.seq, one.first, one.last, one.outcomes, one.blob_hash, one.chain, one.order
     )
+
+
+def breaches(
+    before: KnownBatch | Joint, batch: KnownBatch | Joint
+) -> Iterator[tuple[str, int, int, str]]:
+    """Yield how a batch does not follow the one before it, as far as that is known: the promise,
+    first and last position, and words.
+    """
+    first, reached, hashed = batch.first, before.last, batch.blob_hash
+    chain, order = before.chain, before.order
+    if reached >= 0 and first > reached + 1:
+        yield "G1", reached + 1, first - 1, f"positions {reached + 1} to {first - 1} are missing"
+    elif reached >= 0 and first <= reached:
+        until = min(reached, batch.last)
+        yield "G1", first, until, f"positions {first} to {until} are applied again"
+    elif (chain and digest(chain + hashed + batch.outcomes) != batch.chain) or (
+        order and digest(order + hashed) != batch.order
+    ):
+        what = "the chain does not follow from the batch before it, its hash and its outcomes"
+        yield "G14", first, -1, what
+    place, place_before = (batch.primary[1], batch.seq), (before.primary[1], before.seq)
+    if batch.primary[0] == before.primary[0] and place < place_before:
+        yield "G1", first, -1, f"ordered at {place} of the ring, after {place_before}"
 
 
 class BatchDecoder:
@@ -200,6 +223,12 @@ def compare_vote(recent: Recent, vote: Vote) -> tuple[Vote, bool | None]:
     left = _left_at(recent, vote.position)
     chain, root = (b"", 0) if left is None else (left.chain, left.root)
     return vote._replace(chain=chain, root=root), None
+
+
+def is_inside(recent: Recent, position: int) -> bool:
+    """Return whether a position is one within an item: no state was there."""
+    at = bisect_left(recent, position, key=_last)
+    return at < len(recent) and recent[at].first <= position < recent[at].last
 
 
 def _left_at(recent: Recent, position: int) -> KnownBatch | None:

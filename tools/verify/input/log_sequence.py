@@ -1,4 +1,4 @@
-"""G1, G7, G14: positions follow each other, chains follow from them, batches are of the primary."""
+"""G7, G9: what a record may say after those before it, in its own segment or in another one."""
 
 from __future__ import annotations
 
@@ -22,20 +22,34 @@ def digest(data: bytes) -> bytes:
     return hashed.digest()
 
 
-def out_of_sequence(reached: int, first: int, last: int) -> tuple[int, int, str] | None:
-    """Return (first, last, text) of a gap or overlap before a batch; None when it follows."""
-    if first > reached + 1:
-        return reached + 1, first - 1, f"positions {reached + 1} to {first - 1} are missing"
-    if first <= reached:
-        until = min(reached, last)
-        return first, until, f"positions {first} to {until} are applied again"
-    return None
-
-
 def foreign_batch(of: tuple[int, int], primary: tuple[int, int] | None) -> str:
     """Return the text for a batch of another primary than the one this incarnation is in."""
     here = "no primary" if primary is None else f"epoch {primary[0]}, ring {primary[1]}"
     return f"a batch of epoch {of[0]}, ring {of[1]} is applied in {here}"
+
+
+def foreign_confirm(
+    epoch: int, active: bool | None, deciding: int | None, primary: tuple[int, int] | None
+) -> str:
+    """Return how a confirm contradicts what its incarnation is in; "" if not, as far as known.
+
+    What a primary decides before it is active is confirmed afterwards.
+    """
+    if active is False or (active and deciding is not None):
+        return "confirmed outside of the primary"
+    if active and primary is not None and epoch != primary[0]:
+        return f"confirmed in epoch {epoch}, while in epoch {primary[0]}"
+    return ""
+
+
+def not_applied(does: str, reached: int) -> str:
+    """Return the text for a statement about a position that was not applied yet."""
+    return f"{does}, but applied only up to position {reached}"
+
+
+def falls(before: int) -> str:
+    """Return the text for a DURABLE below an earlier one."""
+    return f"reports less to be on disk than the {before} before"
 
 
 @lru_cache(4096)

@@ -44,6 +44,7 @@ from tools.verify.format.records import (
     Snapshot,
     Start,
     Stop,
+    ViewSeen,
     Vote,
 )
 from tools.verify.input.batch_summaries import (
@@ -54,13 +55,22 @@ from tools.verify.input.batch_summaries import (
     RowSource,
     SegmentTotals,
     batch_row,
+    breaches,
     compare_vote,
-    is_chained,
+    is_inside,
+    joint_of,
     matches_batch,
     reached,
 )
 from tools.verify.input.control_rows import control_rows
-from tools.verify.input.log_sequence import accepted, confirmable, foreign_batch, out_of_sequence
+from tools.verify.input.log_sequence import (
+    accepted,
+    confirmable,
+    falls,
+    foreign_batch,
+    foreign_confirm,
+    not_applied,
+)
 from tools.verify.input.rows import (
     ACCEPTED,
     FAULT,
@@ -68,8 +78,8 @@ from tools.verify.input.rows import (
     UNPAIRED,
     UNREADABLE,
     Activated,
+    Claim,
     EpochSums,
-    FirstBatch,
     RoleChange,
     Row,
     Run,
@@ -132,10 +142,11 @@ class Parser:
         self._state_epoch: int | None = None
         self._states = 0  # how many START and SNAPSHOT records there were
         self._time_us = 0
-        self._on_disk = -1  # as DURABLE, START or SNAPSHOT said last
+        self._on_disk = -1  # as DURABLE, START or SNAPSHOT said last; -1: not known
+        self._first_ring = 0  # of its first view; what was ordered before is not its own
+        self._received = False  # its primary was activated within a state that it received
         self._origins: dict[str, int] = {}  # of the present epoch, see SegmentEnds
         self._at_start = True  # no record has shown yet at which position this segment begins
-        self._whole = True  # no damage so far
         self._countable = False  # no damage in this segment so far
         self._totals = SegmentTotals()
         self._unconfirmed: set[int] = set()
@@ -184,7 +195,8 @@ class Parser:
         if self._of_client:
             return
         ends = self.ends
-        ends.link, ends.chain = self._link.hex(), self._last.chain.hex()
+        ends.link, ends.on_disk = self._link.hex(), self._on_disk
+        ends.last_batch = None if self._at_start else joint_of(self._last)
         row = Row(*self._first, self._lsn, SEGMENT)
         yield row._replace(position=self._last.last, text=in_json(ends), time_us=self._time_us)
         if self._unconfirmed:
@@ -221,7 +233,8 @@ class Parser:
             self._fault("LOG", self._last.last, what)
             self._last = reached(-1, b"", (self._last.primary, self._last.seq))
             self.ends.primary = self.ends.active = self._batch_primary = None
-            self._at_start = self._whole = self._countable = False
+            self._at_start = self.ends.whole = self._countable = False
+            self._on_disk = -1
         faults.clear()
         self._flush_faults()
 
@@ -241,10 +254,12 @@ class Parser:
             (position,) = record
             if position > ends.durable:
                 ends.durable = position
-            if 0 < position < self._on_disk:  # 0: another store is to take its place
-                what = f"reports less to be on disk than the {self._on_disk} before"
-                self._fault("G9", position, what)
-            self._on_disk = position
+            if position:  # 0: another store is to take its place, as a SNAPSHOT says
+                if position < self._on_disk:
+                    self._fault("G9", position, falls(self._on_disk))
+                elif self._on_disk < 0 and ends.whole:
+                    ends.entry_durable = position
+                self._on_disk = position
             if position > self._last.last:
                 self._check_applied("G9", "reports it to be on disk", position)
         elif isinstance(record, ConfirmRecord):
@@ -279,6 +294,7 @@ class Parser:
                 self._end_range()
                 self.ends.primary, self.ends.active = (record.epoch, record.ring_seq), True
                 self.ends.deciding = self._batch_primary = None
+                self._received = record.base_position == 0
             case Inactive():
                 self._end_range()
                 self.ends.active, self.ends.deciding, self._batch_primary = False, None, None
@@ -305,18 +321,20 @@ class Parser:
             case Vote(position):
                 ends.votes += 1
                 self._check_applied("G10", "votes about its state there", position)
+                if is_inside(self._recent, position):
+                    self._fault("G10", position, "votes about the middle of an item")
                 record, known = compare_vote(self._recent, record)
             case Lease(what):
                 self._ended.pop(_LEASE, None)
                 if what != TAKEN:
                     self._ended[_LEASE] = f"goes on after its token of the shared store was {what}"
+            case ViewSeen(ring_seq, _, regular):
+                if regular and not self._source[3]:
+                    self._first_ring = self._first_ring or ring_seq
             case Checkpoint(position, root):
                 known = matches_batch(self._recent, position, None, root)
             case Stop(_, position, chain):
                 self._ended[_STOP] = "the record of an orderly stop"
-                if 0 <= self._last.last != position:
-                    what = f"stops there, but applied up to position {self._last.last}"
-                    self._fault("G14", position, what)
                 known = matches_batch(self._recent, position, chain, None)
             case _:
                 pass
@@ -331,6 +349,10 @@ class Parser:
 
     def _header(self, record: Header) -> None:
         file = self._source[0]
+        if self._records_here() > 1:
+            what = f"{file} has another header, {record.member}'s, behind its beginning"
+            self._fault("LOG", self._last.last, what)
+            return
         self._source = (file, record.member, record.incarnation, record.segment)
         self._of_client = record.role == ROLE_CLIENT
         self._time_us = max(self._time_us, record.wall_us)
@@ -338,7 +360,7 @@ class Parser:
             self.ends.cluster = (record.cluster_name, record.cluster_id)
         if self.ends.records == 1:
             self._first, self.ends.prev_link = self._source, record.prev_link.hex()
-        elif self._after.link not in (b"", record.prev_link) and self._records_here() == 1:
+        elif self._after.link not in (b"", record.prev_link):
             what = f"{file} does not continue the last record of the segment before"
             self._fault("LOG", self._last.last, what)
 
@@ -356,15 +378,18 @@ class Parser:
 
     def _check_applied(self, promise: str, does: str, position: int) -> None:
         """Report a record about a position that was not applied yet."""
-        if 0 <= self._last.last < position:
-            what = f"{does}, but applied only up to position {self._last.last}"
-            self._fault(promise, position, what)
+        if self._at_start:
+            self.ends.claims.append(Claim(promise, does, position))
+        elif 0 <= self._last.last < position:
+            self._fault(promise, position, not_applied(does, self._last.last))
 
     def _state(self, record: Start | Snapshot) -> None:
         self._last = reached(record.position, record.chain, _NO_PLACE)
         self._totals.state = record.position, record.chain
         self._states += 1
         self._at_start = False
+        self._recent.clear()
+        self._unconfirmed.clear()  # its clients are gone with the state that they knew
         self._state_epoch, self.ends.deciding, self._batch_primary = record.state_epoch, None, None
         self.ends.durable = max(self.ends.durable, record.position)
         self._on_disk = record.position
@@ -383,7 +408,7 @@ class Parser:
             self._seldom(batch)
         self._last = batch
         self._recent.append(batch)
-        if batch.origin == self._source[1]:
+        if batch.origin == self._source[1] and batch.primary[1] >= self._first_ring:
             offsets = confirmable(batch.kinds, batch.outcomes)
             self._unconfirmed.update([batch.first + i for i in offsets])
             self.ends.publishes += len(offsets)
@@ -403,31 +428,17 @@ class Parser:
 
     def _compare(self, before: KnownBatch, batch: KnownBatch) -> None:
         """Compare a batch with the one before it, and with the primary."""
-        first, epoch = batch.first, batch.primary[0]
-        in_order = epoch == before.primary[0]
         if self._at_start:
             self._at_start = False
-            hashes = batch.blob_hash, batch.outcomes, batch.chain
-            self.ends.first_batch = FirstBatch.of(first, *hashes)
-        elif first != before.last + 1:
-            in_order = False
-            sequence = out_of_sequence(before.last, first, batch.last)
-            if before.last >= 0 and sequence is not None:
-                where, until, what = sequence
-                self._fault("G1", where, what, until)
-        elif not is_chained(before, batch):
-            in_order = False
-            what = "the chain does not follow from the batch before it, its hash and its outcomes"
-            self._fault("G14", first, what)
+            self.ends.first_batch = joint_of(batch)
+        found = list(breaches(before, batch))
+        for promise, position, until, what in found:
+            self._fault(promise, position, what, until)
         if batch.primary != self._batch_primary:
-            self._check_primary(batch.primary, first)
-        place, place_before = (batch.primary[1], batch.seq), (before.primary[1], before.seq)
-        if epoch != before.primary[0]:
-            self._origins = self.ends.origins.setdefault(epoch, {})
-        elif place < place_before:
-            in_order = False
-            self._fault("G1", first, f"ordered at {place} of the ring, after {place_before}")
-        if in_order and before.order:
+            self._check_primary(batch.primary, batch.first)
+        if batch.primary[0] != before.primary[0]:
+            self._origins = self.ends.origins.setdefault(batch.primary[0], {})
+        elif before.order and not found:
             batch.follows = before.digest
 
     def _seldom(self, batch: KnownBatch) -> None:
@@ -437,6 +448,9 @@ class Parser:
             if kind == Command.ACTIVATE:
                 before = "" if i else self._last.chain.hex()
                 one = Activated(batch.first + i, batch.primary[0], before, batch.forgets)
+                if self._received and batch.primary == self.ends.primary and one.position > 1:
+                    what = "in a primary without a base, as with a state that includes this command"
+                    self._fault("G7", one.position, what)
                 self.ends.activations.append(one)
         self.ends.voters_at += accepted(Command.VOTERS, *of)
         for command in (Command.PROMOTE, Command.DEMOTE):
@@ -464,7 +478,7 @@ class Parser:
             pass
         elif self.ends.primary is None:
             taken = self.ends.entry_primary
-            if self._whole and (not taken or taken[-1][:2] != of):
+            if self.ends.whole and (not taken or taken[-1][:2] != of):
                 taken.append((*of, first))
         elif of != self.ends.primary:
             self._fault("G7", first, foreign_batch(of, self.ends.primary))
@@ -483,19 +497,16 @@ class Parser:
         if positions[-1] > mark:
             beyond = next(position for position in positions if position > mark)
             self._fault("G9", beyond, f"confirmed above the durable mark {mark}")
-        if self.ends.active is False:
-            self._fault("G7", positions[0], "confirmed outside of the primary")
-        elif self.ends.active and self.ends.deciding is None and self.ends.primary is not None:
-            if epoch != self.ends.primary[0]:
-                what = f"confirmed in epoch {epoch}, while in epoch {self.ends.primary[0]}"
-                self._fault("G7", positions[0], what)
-        elif self.ends.active is None and self._whole and ends.entry_confirm is None:
-            ends.entry_confirm = positions[0]
+        if what := foreign_confirm(epoch, ends.active, ends.deciding, ends.primary):
+            self._fault("G7", positions[0], what)
+        elif ends.active is None and ends.whole and epoch not in dict(ends.entry_confirms):
+            ends.entry_confirms.append((epoch, positions[0]))
         if self._every_record:
             row = self._empty_row(self._lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=list(positions)))
-        if not self._unconfirmed.issuperset(positions):
-            unpaired = [p for p in positions if p not in self._unconfirmed]
+        if len(known := self._unconfirmed.intersection(positions)) != len(positions):
+            twice = zip((-1, *positions), positions, strict=False)
+            unpaired = [p for before, p in twice if p == before or p not in known]
             ends.unpaired += len(unpaired)
             row = self._empty_row(self._lsn, UNPAIRED)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=unpaired))

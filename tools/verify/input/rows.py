@@ -101,18 +101,19 @@ SUMS_SCHEMA = "span bigint, batches bigint, begins bigint, ends bigint, low bigi
 SCAN_SCHEMA = f"{SCHEMA}, {SUMS_SCHEMA}"
 
 
-class FirstBatch(NamedTuple):
-    """A batch whose predecessor is in the segment before; hashes in hex."""
+class Joint(Struct):
+    """The first batch of a segment, or the last one, as far as the batch beside it, in another
+    segment, depends on it; what stands for the last one where there is none is `reached`.
+    """
 
-    position: int
-    blob_hash: str
-    outcomes: str
-    chain: str
-
-    @staticmethod
-    def of(position: int, *hashes: bytes) -> FirstBatch:
-        """Return it as it is written."""
-        return FirstBatch(position, *(one.hex() for one in hashes))
+    primary: tuple[int, int]  # epoch, ring
+    seq: int
+    first: int
+    last: int
+    outcomes: bytes
+    blob_hash: bytes
+    chain: bytes
+    order: bytes
 
 
 class EpochSums(Struct):
@@ -151,6 +152,14 @@ class Activated(NamedTuple):
     forgot: bool  # with moves of a cold start
 
 
+class Claim(NamedTuple):
+    """A statement about a position, which must have been applied: what it does, in words."""
+
+    promise: str
+    does: str
+    position: int
+
+
 class RoleChange(NamedTuple):
     """A member took the role of the active one, or gave it up; as it is listed in JSON."""
 
@@ -170,13 +179,17 @@ class SegmentEnds(Struct):
     link: str = ""
     torn_tail: bool = False
     closed: bool = False  # it has its END
+    whole: bool = True  # no damage in it
     behind_dropped: bool = False  # what is missing before it was dropped, as its member noted
     # What was assumed at its beginning, to be compared with the segment before:
-    first_batch: FirstBatch | None = None  # None: something in this segment came before it
+    first_batch: Joint | None = None  # None: something in this segment came before it
     entry_primary: list[tuple[int, int, int]] = []  # (epoch, ring, position) before an ACTIVE
-    entry_confirm: int | None = None  # the first confirm before an ACTIVE or INACTIVE
-    # What it carries over to the next one; None: as it was at the beginning.
-    chain: str = ""
+    entry_confirms: list[tuple[int, int]] = []  # (epoch, position) before an ACTIVE or INACTIVE
+    claims: list[Claim] = []  # about positions that were to be applied before it
+    entry_durable: int = -1  # the first DURABLE that is not 0, before a START or SNAPSHOT
+    # What it carries over to the next one; None, -1: as it was at the beginning.
+    last_batch: Joint | None = None
+    on_disk: int = -1
     primary: tuple[int, int] | None = None
     active: bool | None = None
     deciding: int | None = None  # the epoch that decides what comes next; None: none

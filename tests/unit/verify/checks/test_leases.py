@@ -266,10 +266,15 @@ def two_at_one_time(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
     return THIRD, maker.begins[THIRD], "took token 4 7 us before the lease of token 2"
 
 
+def keeps_what_it_gave_up(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    maker.logs[THIRD][-2] = maker.lease("given up", THIRD, 4, 2, 9)
+    return THIRD, maker.history.position, "gave up token 4, and keeps it for 9 us"
+
+
 LIES: Sequence[Callable[[StoreMaker], tuple[IncarnationId, int, str]]] = [
     goes_on_in_its_log, applies_in_its_log, goes_on_unknowing, one_token_twice, a_token_falls_back,
     a_store_of_a_later_token, lost_at_the_takeover, no_token, a_token_too_late, two_tokens,
-    the_end_of_another_token, two_at_one_time,
+    the_end_of_another_token, two_at_one_time, keeps_what_it_gave_up,
 ]  # fmt: skip
 
 
