@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.machine.commands import PUBLISH
+from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Batch, Decided, Snapshot, ViewSeen
-from tests.system.verify.corruption.corrupt_logs import at, position_before
+from tests.system.verify.corruption.corrupt_logs import at, flipped, position_before
 from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
 from tests.system.verify.support.make_logs import LogMaker, root_of
 from tools.verify.findings import Finding
@@ -55,6 +56,16 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
 
 def test_a_member_with_a_transferred_state_did_not_move_together(tmp_path: Path) -> None:
     assert findings_of(given_a_state_on_the_way(True), tmp_path) == []
+
+
+def test_damage_may_hide_a_transfer(tmp_path: Path) -> None:
+    given_a_state_on_the_way(True).write(tmp_path, 1 << 20)
+    (path,) = (tmp_path / "c").iterdir()
+    data = path.read_bytes()
+    (hit,) = [e for e in read_segment(data, "c") if isinstance(e.record, Snapshot)]
+    path.write_bytes(flipped(data, hit.end - 1))
+    found = findings_without_spark(rows_in(sorted(tmp_path.rglob("*.qml"))))
+    assert {f.property for f in found} == {"LOG"}
 
 
 def test_without_a_transfer_missing_items_are_a_finding(tmp_path: Path) -> None:

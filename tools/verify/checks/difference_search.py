@@ -18,8 +18,7 @@ from tools.verify.checks.total_order import (
     ANCHORS,
     begun_inactive,
     check_names,
-    describe_differences,
-    find_differences,
+    compare_batches,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.pins import by_pins
@@ -83,10 +82,8 @@ def compare_members(
     left = table_of(((row["span"],) for row in spans if row["differ"]), "span bigint")
     sums, states = scan.ask(_SUMS_THERE, spans=left), scan.ask(_STATES_THERE, spans=left)
     with _records(spark, sums, states, little=little) as records:
-        differences = find_differences(records, inactive, cutoffs, begin)
-        findings = describe_differences(records, differences, inactive, cutoffs)
-        findings += check_names(scan)
-    return batches + differences.batches, positions + differences.positions, findings
+        found = compare_batches(records, inactive, cutoffs, begin)
+    return batches + found[0], positions + found[1], found[2] + check_names(scan)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tools.verify.checks.view_changes import incomplete
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
@@ -282,8 +283,11 @@ def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterato
     its way, which includes what it lacks, did not move with the others.
     """
     reached = {(one.member, one.number): one.epochs for one in incarnations}
+    broken = incomplete(rows)  # what is missing may be such a state
     groups: dict[tuple[int, int], list[tuple[int, int, IncarnationId]]] = defaultdict(list)
     for member, incarnation, records in records_by_incarnation(rows):
+        if (member, incarnation) in broken:
+            continue
         actives = [row for row in records if row.kind == RecordKind.ACTIVE]
         jumps = [row for row in records if row.kind == RecordKind.SNAPSHOT]
         for before, after, later in zip(actives, actives[1:], [*actives[2:], None], strict=False):

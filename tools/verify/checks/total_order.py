@@ -12,7 +12,7 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools.verify.checks.views_and_segments import split_by_majority
 from tools.verify.findings import Finding
@@ -32,12 +32,8 @@ _REEXECUTED = f"{int(Command.REEXECUTED):02X}"  # as the only kind of a batch
 _ANCHORS = ", ".join(str(int(kind)) for kind in ANCHORS)
 
 
-class Differences(NamedTuple):
-    """How much was compared; by kind of difference its first position, and how many positions."""
-
-    batches: int
-    positions: int
-    found: dict[str, tuple[tuple[int, ...], int]]  # (position, superseded epoch or 0), count
+Differences = dict[str, tuple[tuple[int, ...], int]]
+"""By kind, the first place (position, superseded epoch or 0), and how many there are."""
 
 
 class Compared(NamedTuple):
@@ -127,41 +123,41 @@ def begun_inactive(files: list[str]) -> pa.Table:
     return table_of(((file, True) for file in files), "file string, begun boolean")
 
 
-def find_differences(
+def compare_batches(
     records: Kept, begin_inactive: list[str], cutoffs: dict[int, int], begin: int
-) -> Differences:
-    """Compare batches by the position that they end at."""
-    query = _COMPARE.format(there=_there(cutoffs), begin=begin)
-    row = records.ask(query, begun_inactive=begun_inactive(begin_inactive)).to_pylist()[0]
-    found = {
+) -> tuple[int, int, list[Finding]]:
+    """Compare batches by the position that they end at; return how many, of how many positions, and
+    who differs from the others at the first position of each kind of difference.
+    """
+    there, inactive = _there(cutoffs), begun_inactive(begin_inactive)
+    query = _COMPARE.format(there=there, begin=begin)
+    row = records.ask(query, begun_inactive=inactive).to_pylist()[0]
+    found: Differences = {
         name: (tuple(map(int, row[name].split())), row[f"n_{name}"])
         for name in DIFFERENCES
         if row[name] is not None
     }
-    return Differences(row["batches"] or 0, row["positions"] or 0, found)
+    findings: list[Finding] = []
+    if found:
+        wanted = ", ".join(str(last) for (last, _), _ in found.values())
+        query = f"SELECT * FROM ({there}) AS there WHERE last IN ({wanted}) LIMIT 1000"
+        findings = _described_at(records.ask(query, begun_inactive=inactive).to_pylist(), found)
+    return row["batches"] or 0, row["positions"] or 0, findings
 
 
-def describe_differences(
-    records: Kept, differences: Differences, begin_inactive: list[str], cutoffs: dict[int, int]
-) -> list[Finding]:
-    """Return who differs from the others at the first position of each kind of difference."""
-    if not differences.found:
-        return []
-    wanted = ", ".join(str(last) for (last, _), _ in differences.found.values())
-    query = f"SELECT * FROM ({_there(cutoffs)}) AS there WHERE last IN ({wanted}) LIMIT 1000"
-    rows = records.ask(query, begun_inactive=begun_inactive(begin_inactive)).to_pylist()
+def _described_at(rows: list[dict[str, Any]], differences: Differences) -> list[Finding]:
     at: dict[tuple[int, ...], list[Row]] = defaultdict(list)
     for row in rows:
         one = Row(*(row[name] for name in Row._fields))
         at[one.last or 0, row["superseded"]].append(one._replace(flag=row["active"]))
     findings: list[Finding] = []
-    for name, (place, count) in differences.found.items():
+    for name, (place, count) in differences.items():
         here = sorted(at[place], key=lambda row: row[:6])
         batches = [row for row in here if row.kind == RecordKind.BATCH]
         if name == _ALONE:
             regular = [row.chain for row in batches if row.flag]
             findings += [_outside_primary(row) for row in batches if row.chain not in regular]
-        elif name == "chain" and differences.found.get("outcomes", ((), 0))[0] == place:
+        elif name == "chain" and differences.get("outcomes", ((), 0))[0] == place:
             continue  # the outcome explains it
         else:
             findings += _minority(here if _COMPARED[name].of_states else batches, name, count)

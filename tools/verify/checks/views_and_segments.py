@@ -238,7 +238,7 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
             if f"{member}/{incarnation}" not in {name.rstrip("+") for name in row.names or []}:
                 what = f"the primary of epoch {primary.epoch} does not contain the member itself"
                 yield Finding("G7", member, incarnation, primary.base, what)
-            if any(term.split("=")[:2] == ["@arbitrator", member] for term in primary.voters):
+            if member in read_voters(primary.voters).arbitrators:
                 what = f"{member} is an arbitrator of epoch {primary.epoch}, and has data"
                 yield Finding("G7", member, incarnation, primary.base, what)
             highest = max(highest, primary.epoch)

@@ -92,6 +92,7 @@ from tools.verify.input.rows import (
 FAULTS_MAX = 50  # reported of one segment; more add nothing
 RECENT = 4096  # batches held for votes, checkpoints and stops that are about one of them
 _NO_PLACE = (-1, -1), -1
+_ENDS_RANGE = (Start, Snapshot, Active, Inactive, Decided, End)
 _STOP, _END, _LEASE = range(3)  # ways to end
 
 
@@ -130,7 +131,6 @@ class Parser:
         self._source: RowSource = ("", "", -1, -1)
         self._first = self._source  # the source of the first segment
         self._of_client = False
-        self._faults: list[Row] = []  # to follow the row of the record that shows them
         self._faults_seen = 0
         self._before = 0, 0  # records and confirms before this segment
         self._ended: dict[int, str] = {}  # how, and the words for what follows all the same
@@ -236,7 +236,6 @@ class Parser:
             self._at_start = self.ends.whole = self._countable = False
             self._on_disk = -1
         faults.clear()
-        self._flush_faults()
 
     def _take(self, entry: Entry) -> None:
         """Add the rows of a record."""
@@ -266,8 +265,6 @@ class Parser:
             self._confirm(record)
         else:
             self._control_record(record)
-        if self._faults:
-            self._flush_faults()
 
     def _goes_on(self, record: Record) -> None:
         """Take note that a record follows an end."""
@@ -283,32 +280,29 @@ class Parser:
     def _control_record(self, record: Record) -> None:
         """Take a record of a kind that does not grow with traffic."""
         ends, known = self.ends, None
+        if isinstance(record, _ENDS_RANGE):
+            self._end_range()
         match record:
             case Start() | Snapshot():
-                self._end_range()
                 if isinstance(record, Start) and self._lsn > 1:
                     what = f"{self._source[0]} has what a recovery found, and no log begins there"
                     self._fault("LOG", self._last.last, what)
                 self._state(record)
             case Active():
-                self._end_range()
                 self.ends.primary, self.ends.active = (record.epoch, record.ring_seq), True
                 self.ends.deciding = self._batch_primary = None
                 self._received = record.base_position == 0
             case Inactive():
-                self._end_range()
                 self.ends.active, self.ends.deciding, self._batch_primary = False, None, None
             case Decided(epoch):
                 # A primary view decided the batches that follow, which are of views before it, or
                 # of its own where they were taken from the log of a member that is in it.
-                self._end_range()
                 self.ends.active, self.ends.deciding, self._batch_primary = True, epoch, None
                 return
             case Header():
                 self._header(record)
                 return
             case End():
-                self._end_range()
                 ends.closed, self._ended[_END] = True, "its closing record"
                 confirms = ends.confirms - self._before[1]
                 expected = self._totals.end(self._records_here(), confirms)
@@ -328,9 +322,8 @@ class Parser:
                 self._ended.pop(_LEASE, None)
                 if what != TAKEN:
                     self._ended[_LEASE] = f"goes on after its token of the shared store was {what}"
-            case ViewSeen(ring_seq, _, regular):
-                if regular and not self._source[3]:
-                    self._first_ring = self._first_ring or ring_seq
+            case ViewSeen(ring_seq) if not self._source[3]:
+                self._first_ring = self._first_ring or ring_seq
             case Checkpoint(position, root):
                 known = matches_batch(self._recent, position, None, root)
             case Stop(_, position, chain):
@@ -368,13 +361,9 @@ class Parser:
         self._faults_seen += 1
         if self._faults_seen <= FAULTS_MAX:
             row = self._empty_row(self._lsn, FAULT)
-            self._faults.append(
+            self._rows.append(
                 row._replace(origin=promise, text=what, position=position, last=until)
             )
-
-    def _flush_faults(self) -> None:
-        self._rows += self._faults
-        self._faults.clear()
 
     def _check_applied(self, promise: str, does: str, position: int) -> None:
         """Report a record about a position that was not applied yet."""
@@ -393,8 +382,6 @@ class Parser:
         self._state_epoch, self.ends.deciding, self._batch_primary = record.state_epoch, None, None
         self.ends.durable = max(self.ends.durable, record.position)
         self._on_disk = record.position
-        if isinstance(record, Start):
-            self.ends.active = False
 
     def _batch(self, entry: Entry, batch: KnownBatch) -> None:
         before, time_us = self._last, batch.time_us

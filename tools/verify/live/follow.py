@@ -119,8 +119,7 @@ class Follower:
         cluster = self._cluster
         inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs
         begin = max(cluster.begin(), self._forgotten + 1)
-        differences = total_order.find_differences(rows, inactive, cutoffs, begin)
-        return total_order.describe_differences(rows, differences, inactive, cutoffs)
+        return total_order.compare_batches(rows, inactive, cutoffs, begin)[2]
 
 
 def follow(

@@ -13,6 +13,7 @@ pytest.importorskip("numpy")
 
 from broker.machine.commands import ACTIVATE, PUBLISH
 from broker.memberlog.codec import NO_LINK
+from broker.memberlog.reader import read_segment
 from broker.memberlog.records import (
     Active,
     Batch,
@@ -37,9 +38,11 @@ from tests.system.verify.corruption.further_lies import (
     change_batch,
     replace_in,
 )
+from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
 from tests.system.verify.support.make_logs import LogMaker, good_history, root_of
 from tests.system.verify.support.make_moves import MoveMaker
 from tests.system.verify.support.recorded_history import plain_history
+from tools.verify.format.records import RecordKind
 from tools.verify.job import verify
 
 Named = tuple[str, str, int]  # promise, member, position
@@ -59,6 +62,24 @@ def of_three(rounds: int = 3) -> LogMaker:
     maker.view(1, A, B, C)
     maker.activate(A, B, C)
     maker.traffic(rounds, A, B, C)
+    return maker
+
+
+def caught_up(decided_by: int = 2) -> LogMaker:
+    """c, restarted, applies the activation of epoch 2 from the log of another member, before its
+    ACTIVE."""
+    maker = of_three()
+    held = maker.history
+    maker.leave(A, B)
+    maker.start(C2, held)
+    maker.view(2, A, B, C2)
+    maker.activate(A, B, C2)
+    batch, active = maker.logs[C2].pop(), maker.logs[C2].pop()
+    assert isinstance(active, Active)
+    active = active._replace(base_position=0, base_chain=bytes(16))
+    maker.logs[C2] += [Decided(decided_by), batch, active]
+    maker.traffic(2, A, B, C2)
+    maker.stop(A, B, C2)
     return maker
 
 
@@ -144,6 +165,16 @@ def confirmed_by_the_vote_of_one_that_had_stopped(maker: LogMaker) -> Named:
     return "G9", "a", where + 1
 
 
+def confirmed_by_a_mark_that_falls_again(maker: LogMaker) -> Named:
+    """Nobody has that much on disk, and the next mark is right."""
+    log = maker.logs[A]
+    at, given = next(
+        (i, r) for i, r in enumerate(log) if isinstance(r, ConfirmRecord) and r.epoch == 3
+    )
+    log[at] = given._replace(durable_mark=given.durable_mark + 1_000)
+    return "G9", "a", max(r.position for r in log if isinstance(r, Durable)) + 1
+
+
 # Disks: G9.
 
 
@@ -156,15 +187,15 @@ def disk_falls_to_nothing_and_rises_again(maker: LogMaker) -> Named:
 
 
 def disk_falls(maker: LogMaker) -> Named:
-    at = [i for i, r in enumerate(maker.logs[B]) if isinstance(r, Durable)][3]
-    maker.logs[B].insert(at + 1, Durable(3))
-    return "G9", "b", 3
+    at, before = [(i, r) for i, r in enumerate(maker.logs[B]) if isinstance(r, Durable)][3]
+    maker.logs[B].insert(at + 1, Durable(before.position - 1))
+    return "G9", "b", before.position - 1
 
 
 def disk_ahead_of_the_state(maker: LogMaker) -> Named:
     batch = batch_of(maker, 2, 2, B)
-    maker.logs[B].insert(maker.logs[B].index(batch), Durable(after(batch)))
-    return "G9", "b", after(batch)
+    maker.logs[B].insert(maker.logs[B].index(batch), Durable(batch.first_position))
+    return "G9", "b", batch.first_position
 
 
 # Primaries: G7.
@@ -180,7 +211,7 @@ def confirmed_before_the_primary_is_active(maker: LogMaker) -> Named:
 
 def confirmed_in_an_epoch_to_come(maker: LogMaker) -> Named:
     log = maker.logs[B]
-    at, given = next((i, r) for i, r in enumerate(log) if isinstance(r, ConfirmRecord))
+    at, given = [(i, r) for i, r in enumerate(log) if isinstance(r, ConfirmRecord)][1]
     log[at] = given._replace(epoch=9)
     return "G7", "b", given.positions[0]
 
@@ -205,7 +236,19 @@ def primary_twice_in_one_view(maker: LogMaker) -> Named:
     return "G7", "b", where
 
 
+def catches_up_with_what_nobody_decided(maker: LogMaker) -> Named:
+    """It says that the primary before decided the items of this one."""
+    made = caught_up(decided_by=1)
+    maker.logs = made.logs
+    return "G7", "c", base_of(made, 2) + 1
+
+
 # The order: G1, G14.
+
+
+def first_item_is_missing(maker: LogMaker) -> Named:
+    maker.logs[C].remove(batch_of(maker, 1, 0, C))
+    return "G1", "c", 1
 
 
 def order_that_does_not_follow(maker: LogMaker) -> Named:
@@ -255,6 +298,11 @@ def header_of_another_member_in_the_middle(maker: LogMaker) -> Named:
     return "LOG", "b", batch.first_position - 1
 
 
+def something_before_its_start(maker: LogMaker) -> Named:
+    maker.logs[B].insert(0, Durable(0))
+    return "LOG", "b", -1
+
+
 def goes_on_behind_its_stop(maker: LogMaker) -> Named:
     last = maker.logs[B].pop()
     assert isinstance(last, Stop)
@@ -272,6 +320,8 @@ LIES: tuple[Callable[[LogMaker], Named], ...] = (
     primary_twice_in_one_view, order_that_does_not_follow, place_before_the_last_one,
     stops_with_less_than_it_applied, stops_in_a_history_that_was_set_aside,
     header_of_another_member_in_the_middle, goes_on_behind_its_stop,
+    something_before_its_start, confirmed_by_a_mark_that_falls_again, first_item_is_missing,
+    catches_up_with_what_nobody_decided,
 )  # fmt: skip
 
 IN_ONE_SEGMENT = {
@@ -317,3 +367,118 @@ def test_a_queue_keeps_its_name_in_all_logs(tmp_path: Path) -> None:
     assert {(one.property, one.member) for one in found} == {("G14", name) for name in "abc"}
     assert "/ ranked" in found[0].what
     assert "/ other" in found[0].what
+
+
+@pytest.mark.parametrize("segment_bytes", range(200, 1200, 100))
+@pytest.mark.parametrize(
+    "lie", [disk_falls, disk_ahead_of_the_state, confirmed_in_an_epoch_to_come]
+)
+def test_a_lie_is_found_wherever_segments_end(
+    lie: Callable[[LogMaker], Named], segment_bytes: int, tmp_path: Path
+) -> None:
+    maker = good_history(4)
+    expected = lie(maker)
+    maker.write(tmp_path, segment_bytes)
+    findings = findings_without_spark(rows_in(sorted(tmp_path.rglob("*.qml"))))
+    assert expected in [(one.property, one.member, one.position) for one in findings]
+
+
+# What looks like a lie, and is none.
+
+
+def older_state(maker: LogMaker) -> int:
+    """c crashes with items on its disk that nobody else has, restarts, and receives an older state
+    instead; return its position."""
+    held = maker.history
+    maker.item("c", bytes([PUBLISH] * 40), C)
+    lost = maker.history
+    maker.history = held
+    maker.leave(A, B)
+    maker.view(2, A, B)
+    maker.activate(A, B)
+    maker.leave(A, B)
+    maker.start(C2, lost)
+    maker.view(3, A, B, C2)
+    maker.activate(A, B, C2, fresh=(C2,))
+    held = maker.history
+    state = Snapshot(held.epoch, held.position, held.chain, root_of(held), "a")
+    maker.logs[C2] += [Durable(0), state, Durable(held.position)]
+    maker.traffic(2, A, B, C2)
+    maker.stop(A, B, C2)
+    return held.position
+
+
+@pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
+def test_a_disk_may_fall_with_a_received_state(tmp_path: Path, segment_bytes: int) -> None:
+    maker = of_three()
+    older_state(maker)
+    maker.write(tmp_path, segment_bytes)
+    assert verify(None, [tmp_path]).findings == []
+
+
+def test_a_disk_holds_the_received_state(tmp_path: Path) -> None:
+    """G9: and the recovered one. A later DURABLE says no less."""
+    maker = of_three()
+    where = older_state(maker)
+    maker.logs[C2][maker.logs[C2].index(Durable(where))] = Durable(where - 1)
+    maker.write(tmp_path)
+    found = [(one.property, one.member, one.position) for one in verify(None, [tmp_path]).findings]
+    assert found == [("G9", "c", where - 1)]
+
+
+def test_a_hole_may_hide_the_state_with_which_a_disk_fell(tmp_path: Path) -> None:
+    maker = of_three()
+    older_state(maker)
+    maker.write(tmp_path)
+    (path,) = (tmp_path / "c").glob("c.2.*")
+    data = bytearray(path.read_bytes())
+    (hit,) = [e for e in read_segment(bytes(data), "c") if isinstance(e.record, Snapshot)]
+    data[hit.end - 1] ^= 1
+    path.write_bytes(data)
+    assert {one.property for one in verify(None, [tmp_path]).findings} == {"LOG"}
+
+
+def test_a_state_of_a_history_set_aside_is_not_taken_for_that_of_the_log(tmp_path: Path) -> None:
+    """The comparison of members would not look at it then."""
+    maker = LogMaker()
+    _, _, where = stops_in_a_history_that_was_set_aside(maker)
+    maker.write(tmp_path)
+    rows = rows_in([next((tmp_path / "c").iterdir())])
+    (stop,) = [row for row in rows if row.kind == RecordKind.STOP]
+    assert stop.position == where
+    assert not stop.flag
+
+
+def test_a_later_start_tells_what_a_crash_left_on_disk(tmp_path: Path) -> None:
+    """G9: b crashed before its log had the DURABLE that it had reported, and c before it had
+    applied the message."""
+    maker = of_three()
+    sent = maker.item("a", bytes([PUBLISH]), A, B)
+    where = sent.first_position
+    maker.logs[A] += [Durable(where), ConfirmRecord(1, where, (where,))]
+    held = maker.history
+    maker.stop(A)
+    maker.start(("b", 2), held)
+    maker.stop(("b", 2))
+    maker.logs["c", 2] = [*maker.logs[C][:1]]
+    maker.history = held
+    stop = maker.logs[A][-1]
+    assert isinstance(stop, Stop)
+    maker.logs["c", 2].append(stop._replace(position=0, chain=bytes(16)))
+    maker.write(tmp_path)
+    assert verify(None, [tmp_path]).findings == []
+
+
+def test_a_member_catches_up_within_its_primary(tmp_path: Path) -> None:
+    caught_up().write(tmp_path)
+    assert verify(None, [tmp_path]).findings == []
+
+
+def test_a_hole_may_hide_which_primary_a_member_was_in(tmp_path: Path) -> None:
+    of_three().write(tmp_path)
+    (path,) = (tmp_path / "c").iterdir()
+    data = bytearray(path.read_bytes())
+    (hit,) = [e for e in read_segment(bytes(data), "c") if isinstance(e.record, Active)]
+    data[hit.end - 1] ^= 1
+    path.write_bytes(data)
+    assert {one.property for one in verify(None, [tmp_path]).findings} == {"LOG"}
