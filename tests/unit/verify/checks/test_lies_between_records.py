@@ -198,6 +198,11 @@ def disk_ahead_of_the_state(maker: LogMaker) -> Named:
     return "G9", "b", batch.first_position
 
 
+def disk_ahead_of_an_empty_state(maker: LogMaker) -> Named:
+    maker.logs[B].insert(1, Durable(1))
+    return "G9", "b", 1
+
+
 # Primaries: G7.
 
 
@@ -321,7 +326,7 @@ LIES: tuple[Callable[[LogMaker], Named], ...] = (
     stops_with_less_than_it_applied, stops_in_a_history_that_was_set_aside,
     header_of_another_member_in_the_middle, goes_on_behind_its_stop,
     something_before_its_start, confirmed_by_a_mark_that_falls_again, first_item_is_missing,
-    catches_up_with_what_nobody_decided,
+    catches_up_with_what_nobody_decided, disk_ahead_of_an_empty_state,
 )  # fmt: skip
 
 IN_ONE_SEGMENT = {
@@ -474,11 +479,22 @@ def test_a_member_catches_up_within_its_primary(tmp_path: Path) -> None:
     assert verify(None, [tmp_path]).findings == []
 
 
-def test_a_hole_may_hide_which_primary_a_member_was_in(tmp_path: Path) -> None:
-    of_three().write(tmp_path)
-    (path,) = (tmp_path / "c").iterdir()
-    data = bytearray(path.read_bytes())
-    (hit,) = [e for e in read_segment(bytes(data), "c") if isinstance(e.record, Active)]
-    data[hit.end - 1] ^= 1
-    path.write_bytes(data)
+@pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
+def test_a_hole_may_hide_which_primary_a_member_was_in(tmp_path: Path, segment_bytes: int) -> None:
+    of_three().write(tmp_path, segment_bytes)
+    for path in (tmp_path / "c").iterdir():
+        data = bytearray(path.read_bytes())
+        for entry in list(read_segment(bytes(data), "c")):
+            if isinstance(entry.record, Active):
+                data[entry.end - 1] ^= 1
+        path.write_bytes(data)
     assert {one.property for one in verify(None, [tmp_path]).findings} == {"LOG"}
+
+
+def test_two_items_of_one_message_have_one_place(tmp_path: Path) -> None:
+    maker = of_three()
+    maker.seq -= 1
+    maker.item("a", bytes([PUBLISH]), A, B, C)
+    maker.stop(A, B, C)
+    maker.write(tmp_path)
+    assert verify(None, [tmp_path]).findings == []
