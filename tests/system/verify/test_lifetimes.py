@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from broker.machine.commands import PUBLISH
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Batch, Decided, Snapshot, ViewSeen
@@ -21,7 +23,7 @@ def findings_of(maker: LogMaker, directory: Path) -> list[Finding]:
     return findings_without_spark(rows_in(sorted(directory.rglob("*.qml"))))
 
 
-def given_a_state_on_the_way(given: bool) -> LogMaker:
+def given_a_state_on_the_way(given: bool, half_given: bool = False) -> LogMaker:
     """b and c miss a primary; c also missed the end of the one before, and receives a state.
 
     The oracle's seed 215: the state that c received ends before the base of the primary that it
@@ -34,7 +36,11 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
     maker.activate(A, B, C)
     maker.traffic(2, A, B, C)
     maker.leave(C)
-    maker.item("a", bytes([PUBLISH]), A, B)  # c never applies it
+    half = maker.item("a", bytes([PUBLISH]), A, B)  # c never applies it
+    maker.item("a", bytes([PUBLISH]), A, B)  # nor this one
+    if half_given:
+        state = Snapshot(1, half.first_position, half.chain, half.root, "a")
+        maker.logs[C].append(state)
     maker.leave(A, B)
     maker.view(2, A, B)
     maker.activate(A, B)
@@ -68,8 +74,9 @@ def test_damage_may_hide_a_transfer(tmp_path: Path) -> None:
     assert {f.property for f in found} == {"LOG"}
 
 
-def test_without_a_transfer_missing_items_are_a_finding(tmp_path: Path) -> None:
-    found = findings_of(given_a_state_on_the_way(False), tmp_path)
+@pytest.mark.parametrize("half_given", [False, True])
+def test_without_a_transfer_missing_items_are_a_finding(tmp_path: Path, half_given: bool) -> None:
+    found = findings_of(given_a_state_on_the_way(False, half_given), tmp_path)
     assert "G2" in {f.property for f in found if f.member == "c"}
 
 

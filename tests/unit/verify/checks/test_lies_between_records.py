@@ -66,7 +66,7 @@ def of_three(rounds: int = 3) -> LogMaker:
 
 
 def caught_up(decided_by: int = 2) -> LogMaker:
-    """c, restarted, applies the activation of epoch 2 from the log of another member, before its
+    """c, restarted, applies the first items of epoch 2 from the log of another member, before its
     ACTIVE."""
     maker = of_three()
     held = maker.history
@@ -74,10 +74,11 @@ def caught_up(decided_by: int = 2) -> LogMaker:
     maker.start(C2, held)
     maker.view(2, A, B, C2)
     maker.activate(A, B, C2)
+    item = maker.item("a", bytes([PUBLISH]), A, B)
     batch, active = maker.logs[C2].pop(), maker.logs[C2].pop()
     assert isinstance(active, Active)
     active = active._replace(base_position=0, base_chain=bytes(16))
-    maker.logs[C2] += [Decided(decided_by), batch, active]
+    maker.logs[C2] += [Decided(decided_by), batch, item, active]
     maker.traffic(2, A, B, C2)
     maker.stop(A, B, C2)
     return maker
@@ -474,8 +475,9 @@ def test_a_later_start_tells_what_a_crash_left_on_disk(tmp_path: Path) -> None:
     assert verify(None, [tmp_path]).findings == []
 
 
-def test_a_member_catches_up_within_its_primary(tmp_path: Path) -> None:
-    caught_up().write(tmp_path)
+@pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
+def test_a_member_catches_up_within_its_primary(tmp_path: Path, segment_bytes: int) -> None:
+    caught_up().write(tmp_path, segment_bytes)
     assert verify(None, [tmp_path]).findings == []
 
 
