@@ -56,10 +56,13 @@ class ChannelIn:
         self.address = address
         self.properties = None
 
-    def on_header(self, number: int, announced: int, properties: bytes, seen: Properties) -> None:
+    def expect_header(self, number: int) -> None:
+        """Raise ProtocolFault unless a publish waits for its header."""
         if self.address is None or self.properties is not None:
             text = f"content header on channel {number} where none is expected"
             raise ProtocolFault(UNEXPECTED_FRAME, text)
+
+    def on_header(self, announced: int, properties: bytes, seen: Properties) -> None:
         self.properties = properties
         self.seen = seen
         self.announced = self.missing = announced

@@ -186,8 +186,9 @@ class FrameReader(ABC):
             if (part := channel.part(number)) is not None:
                 self.events.append(part)
         else:
+            channel.expect_header(number)
             announced, properties = codec.decode_content_header(data, start, end)
-            channel.on_header(number, announced, properties, self._inspect(properties))
+            channel.on_header(announced, properties, self._inspect(properties))
             if announced > self.limits.message_bytes_max:
                 channel.state = ChannelState.CLOSING
                 channel.reset()

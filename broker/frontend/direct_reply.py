@@ -14,8 +14,8 @@ from broker.machine import commands as c
 from broker.machine.commands import Table
 
 REPLY_TO = "amq.rabbitmq.reply-to"
-REPLY_QUEUE = "amq.gen-reply-to-"
-"""The prefix of the queues' names: a prefix of generated names, which clients may declare only
+REPLY_QUEUE = REPLY_TO + "."
+"""The prefix of the queues' names, by which clients know them; they may declare these only
 passively."""
 UNUSED_MS = 60_000
 """How long the queue stays if its consumer never comes: it was refused or its member is lost."""

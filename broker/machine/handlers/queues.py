@@ -36,7 +36,8 @@ from broker.machine.requests.refusals import (
 )
 from broker.machine.state import Channel, Queue, State, ready_count
 
-GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
+GENERATED_PREFIXES = ("amq.gen-", "amq.rabbitmq.reply-to.")
+"""Of names that the gateway generates; it refuses them from clients."""
 
 
 def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> int:
@@ -62,11 +63,11 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     elif queue is not None:
         declared = durable, exclusive, auto_delete
         refusal = _difference(queue, declared, arguments)
-    elif name == "" or (name.startswith("amq.") and not name.startswith(GENERATED_PREFIX)):
+    elif name == "" or (name.startswith("amq.") and not name.startswith(GENERATED_PREFIXES)):
         refusal = reserved_name("queue", name)
     elif 0 <= vhost.max_queues <= len(vhost.queues):
         refusal = too_many_queues(name, vhost.name, vhost.max_queues)
-    elif name.startswith(GENERATED_PREFIX) and queue_type(arguments) != CLASSIC:
+    elif name.startswith(GENERATED_PREFIXES) and queue_type(arguments) != CLASSIC:
         refusal = no_server_named(queue_type(arguments))
     else:
         refusal = check_queue(name, vhost.name, arguments)

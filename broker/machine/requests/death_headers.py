@@ -103,12 +103,12 @@ def _record(
         entry("count", encode_value(1)),
         entry("reason", encode_value(reason)),
         entry("queue", encode_value(queue)),
+        entry("time", b"T" + at.to_bytes(8, "big", signed=at < 0)),
         entry("exchange", encode_value(exchange)),
         entry("routing-keys", encode_value(keys)),
     ]
     if expiration is not None:
         entries.append(entry("original-expiration", encode_value(expiration)))
-    entries.append(entry("time", b"T" + at.to_bytes(8, "big", signed=at < 0)))
     return _table(entries)
 
 

@@ -86,6 +86,7 @@ PUBLISH = method(1, "basic.publish", "", "q", False, False)
     ("data", "code", "word"),
     [
         (header(1, 5), 505, "header on channel 1"),
+        (b"\x02\x00\x01\x00\x00\x00\x02\x00\x0a\xce", 505, "header on channel 1"),  # malformed, too
         (body(1, b"x"), 505, "body on channel 1"),
         (PUBLISH + body(1, b"x"), 505, "body on channel 1"),
         (PUBLISH + header(1, 5) + header(1, 5), 505, "header on channel 1"),
@@ -190,13 +191,13 @@ def test_a_body_in_tiny_frames_takes_about_its_bytes_in_memory() -> None:
     """Otherwise a connection could take about thirty times the permitted size of its bodies."""
     channel, body = ChannelIn(), bytes(range(250)) * 40
     channel.on_publish(("", "q", 0))
-    channel.on_header(1, len(body), PERSISTENT, Properties(0, None))
+    channel.on_header(len(body), PERSISTENT, Properties(0, None))
     for at in range(0, len(body), 2):
         channel.on_body(1, body[at : at + 2])
     assert sum(map(getsizeof, channel.parts)) < 2 * len(body)
     assert channel.whole(1) == Published(1, "", "q", 0, PERSISTENT, body, None)
     channel.on_publish(("", "q", 0))
-    channel.on_header(1, 904, PERSISTENT, Properties(0, None))
+    channel.on_header(904, PERSISTENT, Properties(0, None))
     for piece in (b"a", b"b" * 600, b"c", b"d", b"e" * 300, b"f"):
         channel.on_body(1, piece)
     message = channel.whole(1)

@@ -29,12 +29,12 @@ def requested(loop: Loop) -> tuple[Peer, str]:
     assert peer.send(asking()) == []
     (got,) = peer.send(method(1, "basic.get", "service", True))
     properties = codec.decode_properties(got.properties)
-    assert properties.pop("reply_to") == "amq.gen-reply-to-1"
+    assert properties.pop("reply_to") == "amq.rabbitmq.reply-to.1"
     assert properties == {
         "content_type": "text/plain", "headers": {"a": REPLY_TO}, "delivery_mode": 1,
         "correlation_id": "7", "message_id": "m",
     }  # fmt: skip
-    return peer, "amq.gen-reply-to-1"
+    return peer, "amq.rabbitmq.reply-to.1"
 
 
 def test_a_request_and_its_reply() -> None:
