@@ -264,13 +264,16 @@ def _of_query(refused: QueryRefused) -> Problem:
 def _demand_own_page(request: web.BaseRequest) -> None:
     """Refuse changes from another site's page that use credentials remembered by the browser.
 
-    A browser sends the origin of each form and script in one of these headers, or in both.
+    A browser sends one of these headers, or both, with each form and script. The first holds behind
+    a proxy too, which may put its own name for this broker into `Host`.
     """
-    origin = request.headers.get("Origin")
-    if origin is not None and _site_of(origin) != request.headers.get("Host"):
-        raise Problem(403, "forbidden", f"a page of {origin[:200]} may not change anything here")
-    if request.headers.get("Sec-Fetch-Site", OWN_SITE[0]) not in OWN_SITE:
-        raise Problem(403, "forbidden", "a page of another site may not change anything here")
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    if site is not None:
+        if site not in OWN_SITE:
+            raise Problem(403, "forbidden", "a page of another site may not change anything here")
+    elif origin is not None and _site_of(origin) != (host := request.headers.get("Host", "")):
+        text = f"a page of {origin[:200]} may not change anything at {host[:200]}"
+        raise Problem(403, "forbidden", text)
 
 
 def _site_of(origin: str) -> str:

@@ -59,6 +59,9 @@ def test_a_page_of_another_site_changes_nothing(api: Api) -> None:
     own = {"Origin": f"http://{api.address}", "Sec-Fetch-Site": "same-origin"}
     assert api.ask("PUT", "queues/%2F/forged", {}, headers=own).status == 201
     assert api.ask("DELETE", "queues/%2F/forged", headers=own).status == 204
+    behind_a_proxy = {"Origin": "https://mq.example", "Sec-Fetch-Site": "same-origin"}
+    assert api.ask("PUT", "queues/%2F/forged", {}, headers=behind_a_proxy).status == 201
+    assert api.ask("DELETE", "queues/%2F/forged", headers=behind_a_proxy).status == 204
     assert "Access-Control-Allow-Origin" not in api.ask("GET", "overview", headers=own).headers
 
 
