@@ -71,12 +71,12 @@ def test_an_invalid_page(api: Api, query: str) -> None:
 
 
 def test_names_by_regular_expression(api: Api) -> None:
-    found = api.row("queues/%2F?page=1&pagination=false&use_regex=true&name=^listed-000[12]$")
+    found = api.row("queues/%2F?page=1&pagination=false&use_regex=true&name=^LISTED-000[12]$")
     assert names(found["items"]) == ["listed-0001", "listed-0002"]
     answered = api.ask("GET", "queues?page=1&use_regex=true&name=(")
     assert answered.status == 400
     assert isinstance(answered.body, dict)
-    assert "regular expression" in answered.body["reason"]
+    assert answered.body["reason"] == "name is no regular expression: missing ): ("
 
 
 def test_a_regular_expression_that_makes_others_backtrack(api: Api) -> None:
