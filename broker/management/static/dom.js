@@ -2,6 +2,10 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+// Characters that show nothing or turn the text around them, as a name may have them, are shown by number.
+const UNSEEN = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const visible = (one) => (typeof one === "string" ? one.replace(UNSEEN, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`) : one);
+
 function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties ?? {})) {
     if (value === undefined || value === null || value === false) continue;
@@ -10,7 +14,7 @@ function fill(element, properties, children) {
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((one) => one !== undefined && one !== null && one !== false));
+  element.append(...children.flat(Infinity).filter((one) => one !== undefined && one !== null && one !== false).map(visible));
   return element;
 }
 

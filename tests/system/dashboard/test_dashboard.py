@@ -23,6 +23,7 @@ from tests.support.dashboard.canned_api import (
     finding,
     findings_of,
     member,
+    queue,
 )
 from tests.support.dashboard.chromium import Browser, browser, executable
 
@@ -489,6 +490,32 @@ def test_charts_continue_without_a_reload(page: Browser) -> None:
     page.wait(f"{points}.some((one) => one.split(' ').length > 1)")
     page.evaluate(f"window.before = {points}.join()")
     page.wait(f"{points}.join() !== window.before")
+
+
+def test_a_name_cannot_turn_the_text_around_it(page: Browser, api: CannedApi) -> None:
+    name = "a\u202egnp.exe\x07"
+    api.answers["queues"] = [queue(name, 2)]
+    api.answers["qpid/findings"] = findings_of(
+        finding("queue-untaken", "queue", [name], f"messages wait in {name} (2)")
+    )
+    page.wait_text("messages wait in a\\u202egnp.exe\\u0007 (2)")
+    go(page, "queues")
+    page.wait_text("a\\u202egnp.exe\\u0007")
+    assert page.evaluate("document.querySelector('tbody a').href").endswith(quote(name, safe=""))
+
+
+def test_a_member_without_its_quorum_is_not_shown_as_joining(page: Browser, api: CannedApi) -> None:
+    cluster = api.answers["qpid/cluster"]
+    assert isinstance(cluster, dict)
+    quorum = {"expected_votes": 3, "total_votes": 0, "quorum": 2, "quorate": False}
+    api.answers["qpid/cluster"] = {
+        **cluster, "status": "INQUORATE", "quorum": {**quorum},
+        "members": [member("a", state="JOINING"), member("b", state="DOWN", position=0)],
+    }  # fmt: skip
+    go(page, "members")
+    page.wait_text("No join is under way.")
+    positions = "[...document.querySelectorAll('tbody tr')].map((one) => one.cells[3].innerText)"
+    page.wait(f"{positions}.join() === '4,711,–'")
 
 
 def test_the_progress_of_a_join_is_shown(page: Browser, api: CannedApi) -> None:

@@ -26,7 +26,7 @@ export function members() {
       { name: "Name", key: "id", cell: (one) => [one.id, one.local && h("small", {}, " this member")] },
       { name: "State", key: "state", cell: (one) => [pill(KINDS[one.state] ?? "warn", one.state), drained(one) && pill("warn", "drained")] },
       { name: "Role", cell: role },
-      { name: "Position", roomy: true, key: "position", right: true, cell: (one) => count(one.position) },
+      { name: "Position", roomy: true, key: "position", right: true, cell: (one) => count(one.state === "DOWN" ? undefined : one.position) },
       { name: "Memory", roomy: true, right: true, cell: (one) => bytes(node(one).mem_used) },
       { name: "Disk free", roomy: true, right: true, cell: (one) => bytes(node(one).disk_free) },
       { name: "Up for", roomy: true, right: true, cell: (one) => duration(node(one).uptime) },
@@ -47,7 +47,7 @@ export function members() {
     if (!cluster) return;
     attention.draw(now.found);
     replace(picture, ringPicture(cluster));
-    const joining = cluster.members.filter((one) => one.state === "JOINING");
+    const joining = cluster.members.filter((one) => cluster.quorum?.quorate && one.state === "JOINING"); // else it waits for others
     replace(joins, joining.map((one) => h("div", { class: "transfer" },
       "received_percent" in one
         ? h("label", {}, `${one.id} has received ${one.received_percent} % of the state `,
