@@ -296,7 +296,6 @@ class MemberFigures:
 
     def _tell_clients(self, session: int, links: list[Link]) -> Iterator[None]:
         """Send new clients."""
-        self._told_clients &= {link.conn for link in links}
         new = [link for link in links if link.conn and link.conn not in self._told_clients]
         for place in range(0, len(new), CLIENT_ROWS):
             some = new[place : place + CLIENT_ROWS]

@@ -84,23 +84,70 @@ def test_connections_byte_counts_reach_other_members() -> None:
     connection = ours.rig.machine.connections[client.session, client.conn]
     link = FakeLink(client.conn, 100, 10)
     theirs.links = [link]
-    for received in (100, 400):
-        link.received = received
+    for received, sent in ((100, 10), (400, 40)):
+        link.received, link.sent = received, sent
         for _ in range(4):
             theirs.sweep()
             ours.sweep()
             hear(ours, theirs)
     found = ours.statistics.connection(connection)
-    assert (found["recv_oct"], found["send_oct"]) == (400, 10)
+    assert (found["recv_oct"], found["send_oct"]) == (400, 40)
     rate = found["recv_oct_details"]
     assert isinstance(rate, dict)
     assert 50 <= rate["rate"] <= 150  # 300 bytes in two to six seconds
     ours.sweep(HEARD_S + 1)
-    assert ours.statistics.connection(connection)["recv_oct_details"] == {"rate": 0.0}
+    at_rest = ours.statistics.connection(connection)
+    assert at_rest["recv_oct_details"] == at_rest["send_oct_details"] == {"rate": 0.0}
     client.close()
     for _ in range(10):
         ours.sweep()
     assert ours.members.traffic(connection.key) is None
+
+
+def test_a_member_sees_soon_that_nothing_moves_on_a_connection_of_its_own() -> None:
+    seen = Observed()
+    client = seen.rig.client("a")
+    link = FakeLink(client.conn, 100, 10)
+    seen.links = [link]
+
+    def rates() -> list[float]:
+        found = []
+        for _ in range(30):
+            seen.sweep(TELL_S / 10)
+            one = seen.members.traffic((client.session, client.conn))
+            found.append(one.received_rate if one is not None else 0.0)
+        return found
+
+    assert set(rates()) == {0.0}
+    link.received = 400
+    during = rates()
+    assert max(during) > 0.0
+    assert during[-1] == 0.0
+
+
+def test_what_is_told_late_about_a_client_is_dropped() -> None:
+    seen = Observed()
+    client = seen.rig.client("b").channel(2)
+    key, gone = (client.session, client.conn), (client.session, client.conn + 1)
+    for conn in (key[1], gone[1]):
+        for kind, row in (
+            (TRAFFIC_IS, (conn, 1, 1)), (CLIENTS_ARE, (conn, {"product": "pika"})),
+            (CHANNELS_ARE, (conn, 3, *UNSET._replace(prefetch_count=9))),
+        ):  # fmt: skip
+            told = msgpack.packb((client.session, [row]))
+            assert seen.members.takes(Direct(MEMBERS[1], kind + told))
+    assert seen.members.traffic(key) is not None
+    assert seen.members.client(key) == {"product": "pika"}
+    assert seen.members.channel((*key, 3)) == UNSET  # closed meanwhile
+    assert seen.members.traffic(gone) is seen.members.client(gone) is None
+
+
+def test_a_socket_that_has_no_connection_yet_is_not_reported() -> None:
+    seen = Observed()
+    seen.links = [FakeLink(0, 1, 1)]
+    for _ in range(10):
+        seen.sweep()
+    assert {payload[:2] for _, payload in seen.sent} == {FIGURES_ARE}
 
 
 def test_many_connections_are_sent_in_small_pieces() -> None:
@@ -153,6 +200,7 @@ def test_a_clients_identity_reaches_other_members() -> None:
     for _ in range(3):
         theirs.sweep()
         ours.sweep()
+        theirs.sent = [one for one in theirs.sent if not one[1].startswith(TRAFFIC_IS)]  # lost
         hear(ours, theirs)
     told = ours.members.client(key)
     assert told is not None
