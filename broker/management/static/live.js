@@ -1,7 +1,7 @@
 // What is asked all the time while the page is open: the overview for the heading and the charts, the cluster, and what is wrong with it.
 
-import { ApiError, get, loggedIn, path } from "./api.js";
-import { Series } from "./chart.js";
+import { ApiError, get, loggedIn, path, query } from "./api.js";
+import { LAST_MINUTE, Series, growth, levels } from "./chart.js";
 
 const EVERY_MS = 2000;
 export const messages = new Series(), rates = new Series();
@@ -13,14 +13,16 @@ export function onLive(callback) {
   return () => listeners.delete(callback);
 }
 
-const per = (stats, key) => stats?.[`${key}_details`]?.rate ?? 0;
+const DEPTHS = { ready: "messages_ready", unacked: "messages_unacknowledged" };
+const COUNTS = { publish: "publish", deliver: "deliver_get", ack: "ack", confirm: "confirm" };
 
-const rateSample = (stats) => ({
-  publish: per(stats, "publish"),
-  deliver: per(stats, "deliver_get"),
-  ack: per(stats, "ack"),
-  confirm: per(stats, "confirm"),
-});
+// With what the member sampled before this page was opened, by this browser's clock.
+function begin(series, samples) {
+  const behind = Date.now() - samples.at(-1)?.at;
+  series.samples = samples.map((one) => ({ ...one, at: one.at + behind }));
+}
+
+const rateSample = (stats) => Object.fromEntries(Object.entries(COUNTS).map(([key, name]) => [key, stats?.[`${name}_details`]?.rate ?? 0]));
 
 // A broker of another kind, or an older one, has no page for the ring, and not every user may see it: the rest is shown all the same.
 async function ours(what) {
@@ -35,9 +37,14 @@ async function ours(what) {
 export async function poll() {
   if (loggedIn() && !document.hidden) {
     try {
-      [now.overview, now.cluster, now.found] = await Promise.all([get(path("overview")), ours("cluster"), ours("findings")]);
+      const first = !messages.samples.length, overview = first ? query(path("overview"), LAST_MINUTE) : path("overview");
+      [now.overview, now.cluster, now.found] = await Promise.all([get(overview), ours("cluster"), ours("findings")]);
       now.problem = "";
       const totals = now.overview.queue_totals ?? {};
+      if (first) {
+        begin(messages, levels(totals, DEPTHS));
+        begin(rates, growth(now.overview.message_stats, COUNTS));
+      }
       messages.add({ ready: totals.messages_ready ?? 0, unacked: totals.messages_unacknowledged ?? 0 });
       rates.add(rateSample(now.overview.message_stats));
     } catch (problem) {

@@ -103,7 +103,11 @@ ANSWERS: dict[str, Json] = {
         "cluster_name": "shop", "node": "a", "product_name": "qpid-cluster-py",
         "product_version": "0.1.0", "rabbitmq_version": "3.12.0", "management_version": "3.12.0",
         "listeners": [{"protocol": "amqp", "ip_address": "127.0.0.1", "port": 5672, "node": "a"}],
-        "queue_totals": {"messages": 130, "messages_ready": 123, "messages_unacknowledged": 7},
+        "queue_totals": {
+            "messages": 130, "messages_ready": 123, "messages_unacknowledged": 7,
+            "messages_ready_details": sampled(123, 80, 0),
+            "messages_unacknowledged_details": sampled(7, 0, 0),
+        },
         "object_totals": {
             "queues": 122, "exchanges": 8, "connections": 2, "channels": 3, "consumers": 1
         },

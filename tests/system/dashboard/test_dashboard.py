@@ -484,6 +484,17 @@ def test_the_ring_is_drawn_and_its_views_are_listed(page: Browser, api: CannedAp
     assert page.complaints == []
 
 
+def test_the_overviews_charts_begin_with_the_members_samples(page: Browser, api: CannedApi) -> None:
+    """An operator comes because of what happened a moment ago."""
+    page.wait("document.querySelectorAll('polyline')[0].getAttribute('points')")
+    first, *others = [query for path, query in api.queries if path == "overview"]
+    assert first["lengths_age"] == first["msg_rates_age"] == "60"
+    (oldest, floor), second, (newest, top), *_ = page.evaluate(LINES)[0][2][0]
+    assert oldest < second[0] < newest
+    assert top < second[1] < floor
+    assert not any("lengths_age" in query for query in others)
+
+
 def test_charts_continue_without_a_reload(page: Browser) -> None:
     go(page, "overview")
     points = "[...document.querySelectorAll('polyline')].map((one) => one.getAttribute('points'))"
