@@ -526,7 +526,7 @@ def test_a_member_without_its_quorum_is_not_shown_as_joining(page: Browser, api:
     go(page, "members")
     page.wait_text("No join is under way.")
     positions = "[...document.querySelectorAll('tbody tr')].map((one) => one.cells[3].innerText)"
-    page.wait(f"{positions}.join() === '4,711,–'")
+    page.wait(f"{positions}.join() === '4,711,\\u2013'")
 
 
 def test_the_progress_of_a_join_is_shown(page: Browser, api: CannedApi) -> None:
