@@ -44,6 +44,13 @@ def test_only_the_requested_columns_are_returned(api: Api) -> None:
     assert row == {"name": "listed-0001", "messages": 0, "arguments": {"none": None}}
 
 
+@pytest.mark.parametrize("columns", [",".join(["name"] * 101), ".".join("abcdefghi")])
+def test_columns_that_are_too_many_are_refused_however_long_the_list(
+    api: Api, columns: str
+) -> None:
+    assert api.ask("GET", f"queues?columns={columns}").status == 400
+
+
 def test_pages(api: Api) -> None:
     page = api.row("queues/%2F?page=2&page_size=300&name=LISTED-0&columns=name")
     items = page.pop("items")

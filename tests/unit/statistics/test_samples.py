@@ -51,6 +51,14 @@ def test_the_overview_has_samples_if_requested() -> None:
     assert "samples" not in found["queue_totals"]["messages_details"]
 
 
+def test_the_overview_has_samples_of_an_hour() -> None:
+    seen = Observed()
+    for _ in range(3700):
+        seen.sweep()
+    found: Json = seen.statistics.overview(Spans(lengths=Span(3600, 10)))
+    assert seconds(found["queue_totals"]["messages_details"]) == [*range(0, 3600, 10)]
+
+
 def test_an_unwatched_queue_has_a_minute_in_ten_second_steps() -> None:
     seen = Observed()
     client = publishing(seen)

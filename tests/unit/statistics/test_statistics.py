@@ -207,13 +207,20 @@ def test_each_queue_is_reported_by_one_member() -> None:
     ours = Observed("a")
     all_three = [ours, Observed("b", ours.rig), Observed("c", ours.rig)]
     client = ours.rig.client()
-    for number in range(9):
+    for number in range(10):
         client.queue(f"q{number}")
     for seen in all_three:
         seen.sweep()
     shares = [seen.statistics.sampler.share.queues for seen in all_three]
-    assert shares == [3, 3, 3]
+    assert sorted(shares) == [3, 3, 4]
+    queues = [queue_of(ours, f"q{number}") for number in range(10)]
+    assert [sum(map(seen.statistics.is_mine, queues)) for seen in all_three] == shares
     assert [seen.statistics.is_first for seen in all_three] == [True, False, False]
+    for seen in all_three:
+        seen.fake.primary.mark.without_data = frozenset("b")
+        seen.sweep()
+    shares = [seen.statistics.sampler.share.queues for seen in all_three]
+    assert shares == [5, 0, 5]
     ours.fake.serving = False
     ours.sweep()
     assert ours.statistics.sampler.share.queues == 0
