@@ -124,7 +124,7 @@ class Statistics:
             self._fine.append(whole)
             if self.sampler.sweeps % COARSE_EVERY == 1:
                 self._coarse.append(whole)
-            for connection, rows in list(self._bytes.items()):
+            for connection, rows in self._bytes.items():
                 self._sample_bytes(connection, rows)
             members = [member.name for member in self._controller.primary.members]
             self._figures = {name: self._sampled(name) for name in members}
@@ -320,9 +320,7 @@ class Statistics:
 
     def _sample_bytes(self, connection: tuple[int, int], rows: deque[Row]) -> None:
         found = self.members.traffic(connection)
-        if found is None:
-            self._bytes.pop(connection, None)  # it has ended
-        else:
+        if found is not None:
             rows.append(Row(self.sampler.at, (found.received, found.sent)))
 
     # -- sums ------------------------------------------------------------------------------------

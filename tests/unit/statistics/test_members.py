@@ -139,7 +139,8 @@ def test_what_is_told_late_about_a_client_is_dropped() -> None:
     assert seen.members.traffic(key) is not None
     assert seen.members.client(key) == {"product": "pika"}
     assert seen.members.channel((*key, 3)) == UNSET  # closed meanwhile
-    assert seen.members.traffic(gone) is seen.members.client(gone) is None
+    assert seen.members.traffic(gone) is None
+    assert seen.members.client(gone) is None
 
 
 def test_a_socket_that_has_no_connection_yet_is_not_reported() -> None:

@@ -1,10 +1,13 @@
 """Rates and totals of the machine's counts, in the shape RabbitMQ's tools read."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, cast
 
 from broker.machine.machine import Machine
 from broker.machine.state import Channel, Queue
+from broker.replication.controller import Controller
+from broker.statistics.statistics import Statistics
 from tests.support.observed import Observed
 from tests.support.three_machines import Client
 
@@ -225,6 +228,56 @@ def test_each_queue_is_reported_by_one_member() -> None:
     ours.sweep()
     assert ours.statistics.sampler.share.queues == 0
     assert ours.statistics.home(queue_of(ours, "q0")) == ""
+
+
+def test_a_members_churn_is_that_of_its_own_clients() -> None:
+    seen = Observed()
+    for member in ("a", "b", "b"):
+        seen.rig.client(member)
+    seen.sweep()
+    opened = [seen.statistics.node(name)["connection_created"] for name in "abc"]
+    assert opened == [1, 2, 0]
+
+
+def test_a_members_figures_have_rabbitmqs_names_and_units() -> None:
+    seen = Observed()
+    seen.figures |= {
+        "uptime_s": 3.5, "memory_bytes": 10.0, "memory_limit_bytes": 20.0, "disk_free_bytes": 30.0,
+        "disk_free_limit_bytes": 40.0, "open_fds": 50.0, "max_fds": 60.0, "client_sockets": 70.0,
+        "store_commit_p50_s": 0.008,
+    }  # fmt: skip
+    seen.sweep()
+    wanted: dict[str, object] = {
+        "uptime": 3500, "mem_used": 10, "mem_limit": 20, "disk_free": 30, "disk_free_limit": 40,
+        "fd_used": 50, "fd_total": 60, "sockets_used": 70, "sockets_total": 60,
+        "io_sync_avg_time": 8.0,
+    }  # fmt: skip
+    found = seen.statistics.node("a")
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_times_follow_a_clock_that_is_set() -> None:
+    seen = Observed()
+    ahead_ms = 0
+    seen.statistics = Statistics(
+        cast("Controller", seen.fake), seen.members, lambda: round(seen.now * 1000) + ahead_ms
+    )
+    seen.sweep()
+    publishing(seen).publish("q", no=0)
+    seen.sweep()
+    seen.sweep()
+    before = idle_since(seen)
+    ahead_ms = 999  # as of the two clocks' drift: times that were shown stay as they are
+    seen.sweep()
+    assert idle_since(seen) == before
+    ahead_ms = 3_600_000
+    seen.sweep()
+    assert idle_since(seen) - before == timedelta(hours=1)
+
+
+def idle_since(seen: Observed) -> datetime:
+    found = seen.statistics.queue(queue_of(seen))["idle_since"]
+    return datetime.fromisoformat(str(found))
 
 
 def test_since_when_a_queue_is_idle() -> None:
