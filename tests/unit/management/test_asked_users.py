@@ -52,6 +52,7 @@ def test_the_server_decides_who_may_use_the_api_and_with_which_tags() -> None:
     async def work(http: Http, wire: Server) -> None:
         found = await http.ask("GET", "/api/whoami", login=ADA)
         assert json.loads(found.body) == {"name": "ada", "tags": ["administrator"]}
+        assert {one.about for one in wire.all} == {"user"}, "it may see them all"
         assert (await http.ask("GET", "/api/whoami", login="ada:wrong")).status == 401
         assert (await http.ask("GET", "/api/users", login=BOB)).status == 401
         asked = len(wire.all)

@@ -7,9 +7,10 @@ import pytest
 
 from broker.machine.machine import Machine
 from broker.management.call import Call, Problem
-from broker.statistics.sampler import SUMMED_MAX, WATCHED_S
+from broker.statistics.sampler import SUMMED_MAX, WATCHED_MAX, WATCHED_S
 from broker.statistics.samples import NO_SPANS, Span, Spans
 from tests.support.observed import MEMBERS, Observed
+from tests.support.three_machines import Client
 from tests.unit.statistics.test_members import FakeLink
 from tests.unit.statistics.test_statistics import channel_of, publishing, queue_of
 
@@ -287,6 +288,26 @@ def test_a_requests_sampling_parameters() -> None:
     asked = call(lengths_age="60", lengths_incr="5", node_stats_age="600", node_stats_incr="60")
     assert asked.spans() == Spans(lengths=Span(60, 5), node_stats=Span(600, 60))
     assert call(lengths_age="60", msg_rates_incr="5").spans() == NO_SPANS  # as in RabbitMQ
+
+
+def test_only_so_many_connections_have_samples_of_their_bytes() -> None:
+    seen = Observed()
+    clients = [seen.rig.client("a") for _ in range(WATCHED_MAX + 1)]
+    seen.links = [FakeLink(one.conn, 1, 1) for one in clients]
+
+    def sampled(client: Client) -> int:
+        record = seen.machine.connections[client.session, client.conn]
+        found: Json = seen.statistics.connection(record, SECONDS)
+        return len(found["recv_oct_details"]["samples"])
+
+    for _ in range(30):
+        seen.sweep()
+    assert sampled(clients[0]) == 1
+    for _ in range(3):
+        seen.sweep()
+    assert sampled(clients[0]) == 4
+    assert [sampled(one) for one in clients[1:]] == [1] * WATCHED_MAX
+    assert sampled(clients[0]) == 1  # it was dropped for the last of them
 
 
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "soon", "٣", "31536001", "9" * 30])

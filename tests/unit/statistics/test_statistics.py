@@ -8,7 +8,7 @@ from broker.machine.machine import Machine
 from broker.machine.state import Channel, Queue
 from broker.replication.controller import Controller
 from broker.statistics.statistics import Statistics
-from tests.support.observed import Observed
+from tests.support.observed import MEMBERS, Observed
 from tests.support.three_machines import Client
 
 
@@ -54,11 +54,13 @@ def test_a_one_minute_rate_lasts_longer_than_a_one_second_rate() -> None:
     client = publishing(seen)
     for _ in range(30):
         client.publish("q")
+        client.get("q", no_ack=True)
     seen.sweep()
     for _ in range(29):
         seen.sweep()
-    details = stats(seen.statistics.queue(queue_of(seen)))["publish_details"]
-    assert (details["rate"], details["avg_rate"]) == (0.0, 1.0)
+    for name in ("publish_details", "deliver_get_details"):
+        details = stats(seen.statistics.queue(queue_of(seen)))[name]
+        assert (details["rate"], details["avg_rate"]) == (0.0, 1.0)
     for _ in range(90):
         seen.sweep()
     assert seen.statistics.sampler.rates(queue_of(seen).tally) is None
@@ -228,6 +230,27 @@ def test_each_queue_is_reported_by_one_member() -> None:
     ours.sweep()
     assert ours.statistics.sampler.share.queues == 0
     assert ours.statistics.home(queue_of(ours, "q0")) == ""
+
+
+def test_the_queues_that_are_left_are_counted_once_after_others_are_deleted() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    for number in range(100):
+        client.queue(f"q{number}")
+        client.publish(f"q{number}", no=0)
+    seen.sweep()
+    for number in range(0, 100, 2):
+        client.delete(f"q{number}")
+    for _ in range(3):
+        seen.sweep()
+        assert seen.statistics.sampler.depths[:3] == (50, 0, 50)
+
+
+def test_voters_that_are_not_in_the_view_are_counted_as_away() -> None:
+    seen = Observed()
+    assert seen.statistics.members_away == 0
+    seen.fake.primary.members = MEMBERS[:1]
+    assert seen.statistics.members_away == 2
 
 
 def test_a_members_churn_is_that_of_its_own_clients() -> None:
