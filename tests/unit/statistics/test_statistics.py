@@ -246,6 +246,47 @@ def test_the_queues_that_are_left_are_counted_once_after_others_are_deleted() ->
         assert seen.statistics.sampler.depths[:3] == (50, 0, 50)
 
 
+def test_messages_that_came_back_to_their_queue_are_ready() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    client.publish("q", no=0)
+    client.get("q")
+    seen.sweep()
+    assert seen.statistics.sampler.depths[:2] == (0, 1)
+    client.nack(1)
+    seen.sweep()
+    assert seen.statistics.sampler.depths[:2] == (1, 0)
+
+
+def test_what_was_there_before_the_first_sweep_is_no_rate() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    client.queue("q")
+    for _ in range(9):
+        client.publish("q", no=0)
+    seen.sweep()
+    assert seen.statistics.sampler.depth_rates == (0.0, 0.0)
+    client.publish("q", no=0)
+    seen.sweep()
+    assert seen.statistics.sampler.depth_rates == (1.0, 0.0)
+
+
+def test_a_queue_is_noted_as_stuck_only_after_a_minute_was_observed() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    client.queue("q")
+    client.qos(1)
+    client.consume("q")
+    client.publish("q", no=0)
+    client.publish("q", no=0)
+    counts = []
+    for _ in range(130):
+        seen.sweep()
+        counts.append(seen.statistics.sampler.noted.stuck.count)
+    assert counts.index(1) >= 60
+    assert counts[-1] == 1
+
+
 def test_voters_that_are_not_in_the_view_are_counted_as_away() -> None:
     seen = Observed()
     assert seen.statistics.members_away == 0
