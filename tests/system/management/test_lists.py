@@ -51,6 +51,10 @@ def test_columns_that_are_too_many_are_refused_however_long_the_list(
     assert api.ask("GET", f"queues?columns={columns}").status == 400
 
 
+def test_a_slash_at_the_end_of_a_path_changes_nothing(api: Api) -> None:
+    assert names(api.get("queues/%2F/?columns=name")) == ["LISTED-capital", *NAMES]
+
+
 def test_pages(api: Api) -> None:
     page = api.row("queues/%2F?page=2&page_size=300&name=LISTED-0&columns=name")
     items = page.pop("items")

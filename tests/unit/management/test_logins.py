@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+
+import pytest
 
 from broker.access.access import Access
 from broker.access.backends import REFUSED, Login
 from broker.machine.handlers.definitions import define_first
 from broker.machine.machine import Machine
-from broker.management.access import KEPT_S, Logins
+from broker.management.access import CREDENTIALS_BYTES_MAX, KEPT_S, Logins, credentials
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -20,6 +23,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.at
+
+
+def basic(text: bytes) -> str:
+    return "Basic " + base64.b64encode(text).decode()
+
+
+def test_a_password_may_have_colons() -> None:
+    assert credentials(basic("ü:p:q".encode())) == ("ü", "p:q")
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Basic", "Bearer x", "Basic !!", basic(b"user"), basic(b"\xff:x"),
+     basic(b"u:" + b"x" * CREDENTIALS_BYTES_MAX)],
+)  # fmt: skip
+def test_other_credentials_are_none(header: str) -> None:
+    assert credentials(header) is None
 
 
 def test_a_slow_login_is_cached_as_long_as_a_fast_one() -> None:

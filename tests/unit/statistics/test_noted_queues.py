@@ -20,13 +20,15 @@ def grown(seen: Observed) -> tuple[int, int]:
 def test_queues_without_consumers_or_with_browsers_only() -> None:
     seen = Observed()
     client = seen.rig.client()
-    for name in ("parked", "empty", "taken", "log"):
-        client.queue(name, arguments={"x-queue-type": "stream"} if name == "log" else {})
+    arguments = {"log": {"x-queue-type": "stream"}, "shown": {"qpid.browse-only": True}}
+    for name in ("parked", "empty", "taken", "log", "shown"):
+        client.queue(name, arguments=arguments.get(name, {}))
     client.consume("taken", "t")
-    for name in ("parked", "parked", "taken", "log"):
+    client.consume("shown", "b")
+    for name in ("parked", "parked", "taken", "log", "shown"):
         client.publish(name)
     seen.sweep()
-    assert names(seen.statistics.sampler.noted.untaken) == [("parked", 2)]
+    assert names(seen.statistics.sampler.noted.untaken) == [("parked", 2), ("shown", 1)]
     assert seen.statistics.sampler.noted.stuck.count == 0
 
 
@@ -64,8 +66,8 @@ def test_consumers_that_settle_nothing_for_a_minute_are_stuck() -> None:
     client.queue("q")
     seen.sweep()
     client.consume("q", "t", 1)
-    client.publish("q")
-    client.publish("q")
+    for _ in range(3):
+        client.publish("q")
     for _ in range(int(MINUTE_S) - 1):
         seen.sweep()
         assert seen.statistics.sampler.noted.stuck.count == 0
