@@ -12,6 +12,7 @@ import pytest
 
 from broker.management.call import Call, Problem
 from broker.management.resources import health
+from tests.support.management.member import ApiMember, Http
 
 DAY = 86_400.0
 NOW = 1_790_000_000.0
@@ -29,6 +30,24 @@ def asked(
     call = SimpleNamespace(broker=broker, names={"within": within, "unit": unit})
     reply = asyncio.run(health.certificates(cast("Call", call)))
     return reply.status, reply.body
+
+
+def test_monitors_that_check_at_the_same_moment_do_not_disturb_each_other() -> None:
+    """The queue is the cluster's, and each member may be checked, by several monitors."""
+
+    async def run() -> list[int]:
+        async with Http() as http:
+            await http.serve(ApiMember())
+
+            async def check(turns: int) -> int:
+                for _ in range(turns):  # so that each step of one meets each step of another
+                    await asyncio.sleep(0)
+                path = "/api/aliveness-test/%2F"
+                return (await http.ask("GET", path, login="guest:guest")).status
+
+            return await asyncio.gather(*map(check, range(30)))
+
+    assert asyncio.run(run()) == [200] * 30
 
 
 @pytest.fixture(autouse=True)
