@@ -92,6 +92,22 @@ def test_the_first_back_end_that_accepts_the_credentials_decides() -> None:
         assert backend_of(loop, "bob", "secret") == ""
 
 
+def test_an_unknown_user_costs_as_much_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the time of the answer would tell strangers which users exist."""
+    loop, _ = member("internal", "file")
+    looked, matches = list[int](), passwords.matches
+
+    def noted(password: str, password_hash: str | None, algorithm: str) -> bool:
+        looked[-1] += 1
+        return matches(password, password_hash, algorithm)
+
+    monkeypatch.setattr(passwords, "matches", noted)
+    for user in ("ada", "bob", "nobody"):
+        looked.append(0)
+        assert backend_of(loop, user, "wrong") == ""
+    assert looked == [2, 2, 2]
+
+
 def test_a_back_end_that_is_not_in_the_order_admits_nobody() -> None:
     loop, _ = member("file")
     assert backend_of(loop, "ada", "other") == ""

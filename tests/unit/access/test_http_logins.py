@@ -186,6 +186,15 @@ def test_any_number_of_clients_log_in_at_once_with_one_password() -> None:
     assert len(wire.all) == 2
 
 
+def test_nothing_is_kept_of_logins_that_are_answered() -> None:
+    """Strangers claim any number of names."""
+    loop, wire = member()
+    for number in range(3):
+        login(loop, f"user {number}")
+    wire.answer("deny")
+    assert loop.gateway.logins.checks._asked == {}
+
+
 def test_an_answer_for_a_client_that_has_gone_is_ignored() -> None:
     loop, wire = member()
     gone, ended = login(loop), login(loop)

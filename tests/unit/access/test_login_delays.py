@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from broker.access.access import Access
+from broker.access.backends import REFUSED
 from broker.access.login_delays import (
     ADDRESS_FREE,
     FIRST_S,
@@ -11,7 +13,9 @@ from broker.access.login_delays import (
     USER_FREE,
     LoginDelays,
 )
+from broker.access.logins import Claim, LoginChecks
 from broker.amqp import codec
+from broker.machine.machine import Machine
 from tests.support.amqp_peer import start_ok
 from tests.support.gateway_loop import Loop, Peer
 
@@ -151,6 +155,16 @@ def test_guessing_at_a_member_that_serves_nobody_is_slowed_too() -> None:
     for _ in range(USER_FREE):
         assert login(loop, "wrong").take()[-1].args[0] == 320
     assert [one.method for one in login(loop, "wrong").take()] == ["connection.start"]
+
+
+def test_a_member_without_a_state_slows_nobody_whom_it_cannot_know() -> None:
+    """Its own clients come to it while it joins, with passwords that are right."""
+    access = Access(lambda: Machine("a"))
+    checks = LoginChecks(access)
+    claim = Claim("ada", "secret", "10.0.0.1", is_local=False)
+    for _ in range(2 * USER_FREE):
+        assert checks.judge(claim, 0.0, lambda *_: None) == REFUSED
+    assert checks.turn_s(claim.address, claim.user, 0.0) == 0.0
 
 
 def test_a_client_that_leaves_before_its_verdict_is_forgotten() -> None:

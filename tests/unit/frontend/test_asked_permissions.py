@@ -185,6 +185,32 @@ def test_a_cached_permission_expires() -> None:
     assert rig.published() == [b"0", b"1"]
 
 
+def test_an_answer_that_is_not_cached_does_not_count_for_the_next_method() -> None:
+    """Not even if that waited behind it: a client that always has something under way would keep a
+    right that it no longer has."""
+    rig = Rig(kept_s=0.0)
+    rig.peer.send(publish(1, "", "q", b"0") + publish(1, "", "q", b"1"))
+    rig.wire.answer_first("allow")
+    rig.loop.turn()
+    assert rig.answer("deny") == ["channel.close"]
+    assert rig.published() == [b"0"]
+
+
+def test_a_publish_is_allowed_until_the_first_of_its_permissions_expires() -> None:
+    """That for the exchange is older here than that for the key."""
+    rig = Rig(kept_s=10.0)
+    rig.peer.call(1, "exchange.declare", "x", "topic", False, False, False, False, False, {})
+    rig.answer()
+    for at, key in ((0.0, "a"), (6.0, "b")):
+        rig.wire.go_on(at)
+        rig.peer.send(publish(1, "x", key, key.encode()))
+        rig.answer()
+    rig.wire.go_on(6.0)
+    rig.peer.send(publish(1, "x", "b", b"late"))
+    assert rig.answer("deny") == ["channel.close"]
+    assert rig.published() == [b"a", b"b"]
+
+
 def test_everything_is_asked_again_when_the_cache_is_cleared() -> None:
     rig = Rig()
     rig.peer.send(publish(1, "", "q", b"0"))

@@ -274,6 +274,15 @@ def test_the_name_of_a_user_is_no_expression() -> None:
     assert "access to topic 'other-/'" in refused("other-/")
 
 
+def test_a_topic_permission_that_grows_too_large_with_a_name_permits_nothing() -> None:
+    loop, user = member(), "x" * 200
+    topic: Table = {"exchange": "amq.topic", "write": "({username}){1000}|.*", "read": ""}
+    loop.define("user", "", user, loop.hashed("p"))
+    loop.define("topic_permission", "/", user, topic)
+    refused = loop.gateway.access.refuses_topic(user, "/", "write", "amq.topic", "a")
+    assert "access to topic 'a'" in refused
+
+
 def test_an_exchange_redeclared_as_topic_is_checked_at_once() -> None:
     loop = member()
     loop.define("topic_permission", "/", "u", {"exchange": "x", "write": "^$", "read": ""})
