@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,11 +25,13 @@ class Cluster:
     def __init__(self) -> None:
         self.parameters: dict[tuple[str, str], Table] = {}
         self.passwords: list[object] = []
+        self.arbitrators: frozenset[str] = frozenset()
+        self.events: list[str] = []
         self.machine = SimpleNamespace(definitions={"global_parameter": self.parameters})
 
     def member(self, name: str, *voices: str) -> Controller:
         primary = SimpleNamespace(
-            caught_up_names=frozenset(voices), mark=SimpleNamespace(without_data=frozenset())
+            caught_up_names=frozenset(voices), mark=SimpleNamespace(without_data=self.arbitrators)
         )
         return cast(
             "Controller",
@@ -40,6 +43,7 @@ class Cluster:
 
     async def define(self, what: str, vhost: str, name: str, body: Table, by: str) -> Outcome:
         assert (what, vhost, name, body["first"]) == ("user", "", USER, True)
+        self.events.append("define")
         await asyncio.sleep(0)
         if self.parameters:
             return Outcome(409, "")
@@ -94,6 +98,33 @@ def test_a_password_stored_before_a_crash_is_used(tmp_path: Path) -> None:
 def test_a_torn_file_is_written_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("user admin pass")
     assert len(password_in(tmp_path / FILE)) == 20
+
+
+def test_the_password_is_on_the_disk_before_the_user_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a power failure could leave an administrator whose password nobody knows."""
+    cluster = Cluster()
+    of = "broker.admin.first_administrator"
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        assert os.fstat(descriptor).st_size > len(f"user {USER} password ")
+        cluster.events.append("file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(f"{of}.os.fsync", noted)
+    monkeypatch.setattr(f"{of}.sync_directory", lambda _: cluster.events.append("directory"))
+    asyncio.run(cluster.start(tmp_path, "a", "a"))
+    assert cluster.events == ["file", "directory", "define"]
+
+
+def test_no_arbitrator_is_waited_for(tmp_path: Path) -> None:
+    """It has no state, and so defines nobody."""
+    cluster = Cluster()
+    cluster.arbitrators = frozenset("a")
+    asyncio.run(cluster.start(tmp_path, "b", "a", "b"))
+    assert cluster.passwords == [password_in(tmp_path / FILE)]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
