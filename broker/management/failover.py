@@ -119,7 +119,7 @@ class FailoverExchange:
         for vhost, now in due.items():
             try:
                 await self._publish_in(vhost, self._told.get(vhost), now)
-            except AmqpRefused as refused:  # vhost deleted, or at its limit of connections
+            except AmqpRefused as refused:  # the vhost is deleted
                 log.debug("amq.failover of vhost %s: %s", vhost, refused)
                 self._failed()
             else:

@@ -14,7 +14,8 @@ from broker.admin.definitions import Outcome
 from broker.machine.commands import Value
 from broker.management import server
 from broker.management.access import Identity
-from broker.management.call import Broker
+from broker.management.amqp_client import AmqpRefused
+from broker.management.call import Broker, Problem
 from broker.management.json_values import Json, Object
 from broker.management.resources import transfer
 from broker.management.resources.transfer import Import
@@ -67,6 +68,51 @@ def test_only_entries_that_are_at_fault_are_named_and_all_others_are_defined() -
     vhost = member.machine.vhosts["/"]
     assert {f"e{n}" for n in range(8)} - set(vhost.exchanges) == {"e1", "e6"}
     assert {f"q{n}" for n in range(150)} - set(vhost.queues) == {"q70"}
+
+
+def test_what_exists_stays_as_it_is() -> None:
+    """An import merges: another form of a queue or an exchange is no reason to refuse it."""
+    member = ApiMember()
+    document: Object = {
+        "queues": [{"name": "q", "arguments": {"x-max-length": 5}}],
+        "exchanges": [{"name": "x", "type": "topic"}],
+    }
+    assert imported(member, document) == []
+    other: Object = {"queues": [{"name": "q"}], "exchanges": [{"name": "x", "type": "fanout"}]}
+    assert imported(member, other) == []
+    vhost = member.machine.vhosts["/"]
+    assert vhost.queues["q"].arguments == {"x-max-length": 5}
+    assert vhost.exchanges["x"].type == "topic"
+
+
+def test_the_definitions_of_a_virtual_host_can_be_imported_into_another() -> None:
+    """Without the exclusive queues, which are those of its clients, and what is bound to them."""
+    member = ApiMember()
+    member.define("vhost", "", "copy", {"description": "", "tags": ()})
+    client = member.client("guest", "/")
+    for name in ("own", "kept"):
+        client.queue(name, exclusive=name == "own")
+        client.bind(name, "amq.topic", "k")
+    rows: Object = {"parameters": [{"vhost": "/", "component": "c", "name": "p", "value": 1}],
+                    "policies": [{"vhost": "/", "name": "p", "pattern": "^z", "priority": 0,
+                                  "definition": {"max-length": 1}}]}  # fmt: skip
+    assert imported(member, rows) == []
+
+    async def run() -> list[Object]:
+        async with Http() as http:
+            await http.serve(member)
+            found = await http.ask("GET", "/api/definitions/%2F", login=ADMIN)
+            document = found.body.decode()
+            answered = await http.ask("POST", "/api/definitions/copy", document, ADMIN)
+            assert answered.status == 204, answered
+            again = await http.ask("GET", "/api/definitions/copy", login=ADMIN)
+            return [json.loads(document), json.loads(again.body)]
+
+    there, copied = asyncio.run(run())
+    for kind in ("queues", "bindings", "parameters", "policies"):
+        of_copy = cast("list[Object]", copied[kind])
+        assert [{**row, "vhost": "/"} for row in of_copy] == there[kind]
+        assert len(of_copy) == 1, kind
 
 
 def test_refused_entries_share_a_connection() -> None:
@@ -125,6 +171,22 @@ def test_definitions_of_the_start_are_loaded_again_after_a_view_change(
     assert {("", name) for name in "abc"} <= member.machine.definitions["user"].keys()
     assert "q" in member.machine.vhosts["/"].queues
     assert defined == list("ababc")
+
+
+def test_an_import_that_a_view_change_ends_blames_no_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = ApiMember()
+
+    async def lost(*_: object) -> tuple[int, AmqpRefused]:
+        cast("SimpleNamespace", member.broker.controller).serving = False
+        return 0, AmqpRefused(320, "CONNECTION_FORCED - this member left the primary view")
+
+    monkeypatch.setattr(transfer, "_answers", lost)
+    by = Identity("guest", frozenset({"administrator"}), "127.0.0.1:1")
+    with pytest.raises(Problem, match="does not serve") as refused:
+        asyncio.run(Import(member.broker, by, {"queues": [{"name": "q"}]}).run())
+    assert refused.value.status == 503
 
 
 def test_a_load_ends_with_the_entries_that_are_refused() -> None:
