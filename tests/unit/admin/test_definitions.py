@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from broker.access import passwords
-from broker.admin.definitions import PATIENCE_S, Definitions, Outcome
+from broker.admin.definitions import GONE_S, PATIENCE_S, Definitions, Outcome
 from broker.machine.commands import TICK, Command, Tick, Value
 from broker.replication.controller import Controller
 from tests.support.gateway_loop import Loop
@@ -87,6 +87,34 @@ def test_the_deletion_of_a_virtual_host_waits_for_its_last_connection() -> None:
         assert not member.loop.machine.vhosts
 
     asyncio.run(run())
+
+
+def test_a_virtual_host_that_stays_holds_up_its_deletion_for_a_while_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client that does not read keeps its connection."""
+    member = Member()
+    member.loop.machine.vhosts["/"].connections += 1
+
+    async def run() -> None:
+        task = asyncio.ensure_future(member.definitions.define("vhost", "", "/", None, "admin"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+            member.loop.turn()
+        member.now += GONE_S + 1
+        member.definitions.wake(member.now)
+        assert await task == (204, "")
+
+    asyncio.run(run())
+    assert "vhost '/' was deleted, and is not gone yet: connections 1" in caplog.text
+
+
+def test_nothing_is_kept_of_requests_that_are_done() -> None:
+    member = Member()
+    member.define("vhost", "v", {})
+    member.define("vhost", "v", None)
+    assert not member.definitions._waiting
+    assert not member.definitions._leaving
 
 
 @pytest.mark.parametrize(

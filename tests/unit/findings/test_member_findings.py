@@ -84,6 +84,22 @@ def test_a_member_that_does_not_serve_reports_no_queues_and_says_so() -> None:
     assert missing[0].startswith("queues, shovels and links: a is INQUORATE")
 
 
+def test_what_a_member_reported_before_it_went_is_not_held_against_it() -> None:
+    """Its last report is remembered for some seconds."""
+    seen = Seen()
+    reported = dict.fromkeys(seen.figures, 0.0) | {"clients_refused_recent": 3.0}
+    seen.figures = reported
+    members = [
+        {"id": "a", "state": "DOWN", "local": False, "arbitrator": False},
+        {"id": "b", "state": "ACTIVE", "local": True, "arbitrator": False},
+    ]
+    for state, said in (("ACTIVE", True), ("DOWN", False)):
+        members[0]["state"] = state
+        found = of_member(seen, members=members).document()["findings"]
+        assert isinstance(found, list)
+        assert ("clients-refused" in [one["name"] for one in found]) == said
+
+
 def test_a_definitions_file_that_failed_to_load_is_named_with_its_entry() -> None:
     seen = Seen()
     seen.figures = dict.fromkeys(seen.figures, 0.0)

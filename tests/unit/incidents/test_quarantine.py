@@ -202,6 +202,30 @@ def test_two_commands_of_one_blob_are_skipped_one_by_one(tmp_path: Path) -> None
     assert wire.tried == 2
 
 
+def test_no_view_is_skipped_and_no_command_outside_the_store(tmp_path: Path) -> None:
+    """The members would differ, or the declaration would wait for a later command."""
+    evidence = Incidents(tmp_path)
+    failure = failure_of(Author(), publish(1, POISON))
+    quarantine = Quarantine(evidence, "1.0")
+    for during in (RECOVERY, RECOVERY, ORDERED):
+        quarantine.add(failure, during, "a")
+    path, facts = evidence.all(KIND)[0]
+    evidence.amend(path, {**facts, "of_kind": c.ACTIVATE})
+    declared = declare(evidence, skip=True)
+    assert [one.path for one in declared] == [evidence.all(KIND)[1][0]]
+
+
+def test_of_several_failures_of_one_item_the_last_counts(tmp_path: Path) -> None:
+    failure = failure_of(Author(), publish(1, POISON))
+    quarantine = Quarantine(Incidents(tmp_path), "1.0")
+    quarantine.add(failure, TRANSFER, "a")
+    quarantine.add(failure, ORDERED, "a")
+    found = quarantine.of(failure.order)
+    assert found is not None
+    assert found.during == ORDERED
+    assert quarantine.of(b"another") is None
+
+
 def test_garbage_in_the_evidence_is_skipped(tmp_path: Path) -> None:
     evidence = Incidents(tmp_path)
     evidence.keep(KIND, {"position": "seven"})

@@ -232,6 +232,10 @@ def test_the_pace_is_kept_and_counted() -> None:
     assert scrubber.wake(machine, 1e6) is None
     assert scrubber.counters["messages"] <= 100 + SLICE_MESSAGES_MAX
     assert scrubber.counters["passes"] == 2
+    slow = MemoryScrubber(rate=10, now=0.0)
+    for tenth in range(1, 11):
+        slow.wake(machine, tenth / 10)
+        assert slow.counters["messages"] <= tenth
     off = MemoryScrubber(rate=0, now=0.0)
     flip_body(machine)
     assert off.wake(machine, 1e9) is None

@@ -221,6 +221,34 @@ def test_after_a_fault_the_disk_is_read_again_past_the_new_checkpoint(
     assert member.supervisor.all_counters()["disk_faults"] == 1
 
 
+def test_a_store_that_is_not_in_its_place_is_believed_the_second_time(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transfer that replaces the store looks the same for a moment."""
+    monkeypatch.setattr("broker.selfcheck.supervisor.LOOK_PERIOD_S", 0.0)
+    member = Supervised(tmp_path, loop, VOTERS, 0)
+    looked: list[str] = []
+
+    def misplaced(store: LmdbStore) -> str:
+        looked.append("gone" if store is member.persister.store else "replaced")
+        return "it is gone"
+
+    monkeypatch.setattr(LmdbStore, "misplaced", misplaced)
+    while not looked:
+        member.beat(1)
+    member.persister.store = LmdbStore(tmp_path / "other", META)
+    looked.clear()
+    while looked.count("gone") < 1 or member.supervisor._misplaced is not member.persister.store:
+        member.beat(1)
+        assert not member.core.distrust or looked.count("gone") > 1
+    while not member.core.distrust:
+        member.beat(1)
+    (reason, disk), *_ = member.core.distrust
+    assert "it is gone; a restart would not find" in reason
+    assert not disk
+    assert member.core.codes[0] == Exit.IO_ERROR
+
+
 def test_a_split_vote_is_re_executed_once_its_position_is_durable(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
@@ -234,6 +262,7 @@ def test_a_split_vote_is_re_executed_once_its_position_is_durable(
     member.core.judgement._open(verdict)
     member.core.halted = member.core.judgement.fenced
     member.supervisor.voted(verdict)
+    assert member.persister.hold_checkpoints, "at once: one could begin in this turn"
     member.supervisor.voted(verdict)
     member.beat(5)
     assert member.persister.hold_checkpoints
