@@ -129,4 +129,10 @@ def read_addresses(option: str, text: str) -> tuple[Address, ...]:
 
 
 def is_host(text: str) -> bool:
-    return text.isprintable() and bool(text) and not any(c.isspace() or c in ",/@" for c in text)
+    """Whether a name can be looked up, or is an address: each of its parts has 1 to 63 bytes."""
+    if not text.isprintable() or any(c.isspace() or c in ",/@" for c in text):
+        return False
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False

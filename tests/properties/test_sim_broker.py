@@ -70,6 +70,8 @@ def test_the_member_logs_of_a_run_are_consistent(seed: int, tmp_path: Path) -> N
 
     result = run_seed(seed, Options(stack="broker", memberlog=str(tmp_path)))
     assert result.ok
-    said = CliRunner().invoke(qpid_cluster_verify.main, ["--master", "local[2]", str(tmp_path)])
+    said = CliRunner().invoke(
+        qpid_cluster_verify.qpid_cluster_verify, ["--master", "local[2]", str(tmp_path)]
+    )
     assert said.exit_code == 0, said.output
     assert re.search(r"^consistent.*: G1, G2, ", said.output, re.MULTILINE), said.output

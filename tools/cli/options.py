@@ -174,36 +174,56 @@ def _check_text(arguments: Sequence[str]) -> None:
             ) from None
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """How writing output fails in the middle of a command; other files are named where they fail."""
 
 
+class Codes(NamedTuple):
+    """The exit codes of a command that has its own, as Qpid's and corosync's commands have."""
+
+    usage: int
+    failure: int
+
+
 def run_command(
-    command: click.Command,
-    arguments: Sequence[str] | None = None,
-    usage_code: int = Exit.USAGE,
+    command: click.Command, arguments: Sequence[str] | None = None, codes: Codes | None = None
 ) -> NoReturn:
-    """Run a click command so that every failure is one sentence on stderr and a stable code."""
+    """Run a click command so that every failure is one sentence on stderr and a stable code: with
+    `codes`, none of `broker.exit_codes`."""
     name = command.name or "command"
+    _replace_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that this terminal cannot show appears as \xfc.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            code, problem = _ended(command, arguments, usage_code), None
+            code, problem = _ended(command, arguments, codes), None
         except OSError as failure:
-            if failure.filename is not None or failure.errno not in FULL:
+            if failure.errno not in FULL:
                 raise
             code, problem = Exit.CANNOT_CREATE, failure
         problem = _flush() or problem
         if problem is not None:
             print(f"{name}: output: {os_reason(problem)}", file=sys.stderr)
-            code = Exit.CANNOT_CREATE
+            code = Exit.CANNOT_CREATE if codes is None else codes.failure
     except BrokenPipeError:
         # The reader of our output left (`drain | head`); stderr may be gone as well.
         sys.stderr.close()
-        code = Exit.FAILURE
+        code = Exit.FAILURE if codes is None else codes.failure
     sys.exit(code)
+
+
+def _replace_closed() -> None:
+    """Stand in for what the shell closed (`2>&-`): else the next file or socket that is opened gets
+    that number, and whoever prints writes into it. Writing to a closed stdout still fails."""
+    for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, mode)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            whole_life = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, whole_life)
 
 
 def _flush() -> OSError | None:
@@ -224,9 +244,11 @@ def _flush() -> OSError | None:
     return None
 
 
-def _ended(command: click.Command, arguments: Sequence[str] | None, usage_code: int) -> int:
+def _ended(command: click.Command, arguments: Sequence[str] | None, codes: Codes | None) -> int:
     """Run the command, print any failure, and return the exit code."""
     name = command.name or "command"
+    usage, failure = codes or (Exit.USAGE, None)
+    output = sys.stdout
     try:
         _check_text(sys.argv[1:] if arguments is None else arguments)
         outcome = command.main(
@@ -236,17 +258,30 @@ def _ended(command: click.Command, arguments: Sequence[str] | None, usage_code: 
         )
     except ToolError as problem:
         print(f"{name}: {problem}", file=sys.stderr)
-        return usage_code if problem.code == Exit.USAGE else problem.code
+        if problem.code == Exit.USAGE:
+            return usage
+        return problem.code if failure is None else failure
+    except OSError as problem:
+        # A path that cannot even be looked at: its name is too long, or its directory is closed.
+        if problem.filename is None:
+            raise
+        print(f"{name}: {problem.filename}: {os_reason(problem)}", file=sys.stderr)
+        return Exit.FAILURE if failure is None else failure
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as problem:
         sentence = problem.format_message().rstrip(".")
         if sentence.startswith("Usage: "):  # a command without its verb: the help says everything
             print(sentence, file=sys.stderr)
-            return usage_code
+            return usage
+        sentence = " ".join(sentence.split())
         end = "" if sentence.endswith("?") else "."
         print(f"{name}: {sentence}{end} Try '{_asked(name, problem)} --help'.", file=sys.stderr)
-        return usage_code
+        return usage
+    except SystemExit as ended:
+        if sys.stdout is not output:  # click puts another in its place when a reader has left
+            raise BrokenPipeError from None
+        return ended.code if isinstance(ended.code, int) else Exit.FAILURE
     except (click.Abort, KeyboardInterrupt):
         print(file=sys.stderr)
         return 130

@@ -1,7 +1,10 @@
-"""Options that all commands share: --version, --timeout, and the names of --broker."""
+"""Options that all commands share: --version, --timeout, the names of --broker, and the question
+that --force leaves out."""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 BROKER_VARIABLE = "QPID_BROKER"
 """Names the brokers to ask if the command line does not, for all commands alike. Without a port
 each command uses its own: the clients', or the management API's."""
+SECONDS_MAX = 1e9
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -31,13 +35,36 @@ def with_version(command: Command) -> Command:
     )(command)  # the result keeps the name of its first command
 
 
+class Seconds(click.FloatRange):
+    """A time in seconds that a timer of the system can take, so neither `nan` nor `inf`."""
+
+    def __init__(self, least: float = 0.0) -> None:
+        super().__init__(least, SECONDS_MAX)
+
+    def convert(
+        self, value: float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number; a refusal is a UsageError."""
+        seconds = float(super().convert(value, param, ctx))
+        return self.fail(f"{value} is not a number", param, ctx) if math.isnan(seconds) else seconds
+
+
 def timeout_option(default_s: int) -> Callable[[Command], Command]:
     """Return a decorator that adds --timeout to a command: seconds, 0 for ever."""
     said = f"How long to wait for a connection and for an answer; 0: for ever. Default {default_s}."
-    seconds = click.FloatRange(min=0)
     return click.option(
-        "-t", "--timeout", metavar="SECS", type=seconds, default=float(default_s), help=said
+        "-t", "--timeout", metavar="SECS", type=Seconds(), default=float(default_s), help=said
     )
+
+
+def agreed(prompt: str, *, to_stderr: bool = False) -> bool:
+    """Ask; whether the answer starts with y. Nobody there, or no text, is no."""
+    print(prompt, end="", flush=True, file=sys.stderr if to_stderr else sys.stdout)
+    try:
+        answer = sys.stdin.readline() if sys.stdin is not None else ""
+    except UnicodeDecodeError:
+        return False
+    return answer.strip().lower().startswith("y")
 
 
 class BrokerOption(click.Option):

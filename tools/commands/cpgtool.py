@@ -8,7 +8,7 @@ import sys
 import click
 
 from tools.cli.answers import Json, aligned, objects
-from tools.cli.options import run_command
+from tools.cli.options import Codes, run_command
 from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
@@ -89,7 +89,7 @@ def overview(answer: dict[str, Json]) -> str:
 
 def main() -> None:
     """Entry point of the installed command."""
-    run_command(cpgtool, sys.argv[1:], usage_code=2)
+    run_command(cpgtool, sys.argv[1:], Codes(usage=2, failure=1))
 
 
 if __name__ == "__main__":

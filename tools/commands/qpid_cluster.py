@@ -69,6 +69,7 @@ Codes: `refused` (a forbidden change), `bad-request`, `unknown-op`, `access-refu
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -79,8 +80,8 @@ from broker.exit_codes import Exit
 from broker.options.addresses import parse_address
 from broker.options.client_ports import AMQP_PORT
 from tools.cli.answers import fields, items, objects
-from tools.cli.options import run_command
-from tools.cli.shared_options import with_version
+from tools.cli.options import Codes, run_command
+from tools.cli.shared_options import agreed, with_version
 from tools.client.broker_url import AMQP
 from tools.client.credentials import Credentials, from_environment, with_credentials
 from tools.client.failover import read_brokers
@@ -320,7 +321,7 @@ def members_of(target: Target) -> dict[str, Askable]:
 def parse_client(text: str) -> tuple[str, int]:
     """Parse HOST:PORT of a client; the host of an IPv6 address may be in brackets."""
     host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()):
+    if not host or not re.fullmatch("[0-9]{1,5}", port):
         raise click.UsageError("Client address must be of form: <host or ip>:<number>")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -443,10 +444,7 @@ def upgrade_all(target: Target, force: bool) -> str:
 
 def confirm(prompt: str, force: bool) -> None:
     """Continue only with --force or an answer that starts with y."""
-    if force:
-        return
-    print(prompt, end="", flush=True)
-    if not sys.stdin.readline().strip().lower().startswith("y"):
+    if not (force or agreed(prompt)):
         raise ManagementError("Operation canceled")
 
 
@@ -467,7 +465,7 @@ def parse_target(
 
 def main() -> None:
     """Entry point of the installed command."""
-    run_command(qpid_cluster, sys.argv[1:], usage_code=EXIT_USAGE)
+    run_command(qpid_cluster, sys.argv[1:], Codes(EXIT_USAGE, EXIT_FAILURE))
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ def qpid_cluster_keys(directory: str, names: tuple[str, ...], *, renew: bool) ->
                 f"NAME: '{name}' must be given once, as --cluster-bind says it", Exit.USAGE
             )
     root = Path(directory)
-    stems = {name: _stem(root, name, renew=renew) for name in names}
     try:
+        stems = {name: _stem(root, name, renew=renew) for name in names}
         (root / PUBLIC_DIR).mkdir(parents=True, exist_ok=True)
         for name, stem in stems.items():
             _write(root, stem, make_pair(name))

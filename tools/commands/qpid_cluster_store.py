@@ -18,12 +18,13 @@ from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
 from store.files.directory_lock import lock_holder
 from store.lmdb_environment import inspect
 from store.swap import find_store
-from tools.cli.shared_options import with_version
+from tools.cli.options import Codes, run_command
+from tools.cli.shared_options import agreed, with_version
 from tools.stores.backups import backup_request, carry_out, with_backup_options
 from tools.stores.declarations import StoreRefused, declare_clean, declare_quarantined
 from vsync.quorum.voter_set import parse
 
-OK, FAILURE, MISSING, UNREADABLE, BUSY = 0, 1, 3, 4, 5
+FAILURE, USAGE, MISSING, UNREADABLE, BUSY = range(1, 6)
 
 PROMPT_SOLE_VOTER = (
     "Warning: {others} will have no vote any more, and what only they confirmed is given up. "
@@ -101,7 +102,11 @@ Exit status:
 """
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.command(
+    name="qpid-cluster-store",
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "-c",
@@ -125,7 +130,7 @@ Exit status:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @with_version
-def main(
+def qpid_cluster_store(
     directory: Path, mark_clean: bool, sole_voter: bool, word: str | None, as_json: bool,
     **backup: str | bool | None,
 ) -> None:  # fmt: skip
@@ -158,8 +163,7 @@ def _confirm_sole_voter(path: Path) -> None:
     if not others:
         return
     prompt = PROMPT_ONE_OF_PAIR if voters.latest.pair else PROMPT_SOLE_VOTER
-    click.echo(prompt.format(others=", ".join(others)), nl=False, err=True)
-    if not sys.stdin.readline().strip().lower().startswith("y"):
+    if not agreed(prompt.format(others=", ".join(others)), to_stderr=True):
         raise StoreRefused("Operation canceled")
 
 
@@ -255,6 +259,11 @@ def _exit_code(error: StoreError) -> int:
     if isinstance(error, StoreBusy):
         return BUSY
     return UNREADABLE if isinstance(error, StoreUnreadable) else FAILURE
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(qpid_cluster_store, sys.argv[1:], Codes(USAGE, FAILURE))
 
 
 if __name__ == "__main__":

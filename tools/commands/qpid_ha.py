@@ -18,7 +18,7 @@ import click
 from broker.exit_codes import Exit
 from broker.roles.role_table import Role
 from tools.cli.answers import objects
-from tools.cli.options import run_command
+from tools.cli.options import Codes, run_command
 from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, with_version
 from tools.client.broker_url import AMQP, parse_url
 from tools.client.credentials import Credentials, with_credentials
@@ -368,7 +368,7 @@ def show_all(target: Target, command: str, as_json: bool) -> int:
 
 def main() -> None:
     """Entry point of the installed command."""
-    run_command(qpid_ha, sys.argv[1:], usage_code=USAGE)
+    run_command(qpid_ha, sys.argv[1:], Codes(USAGE, FAILED))
 
 
 if __name__ == "__main__":

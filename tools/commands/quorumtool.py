@@ -11,8 +11,8 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.answers import Json, aligned, items, objects
-from tools.cli.options import run_command
-from tools.cli.shared_options import with_version
+from tools.cli.options import Codes, run_command
+from tools.cli.shared_options import Seconds, with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import ManagementError, Target
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
@@ -49,7 +49,7 @@ Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
 @click.option("-l", "--list", "only_list", is_flag=True, help="Show the list of voters only.")
 @click.option("-m", "--monitor", is_flag=True, help="Print a line whenever something changed.")
 @click.option(
-    "-i", "--interval", metavar="SECS", type=click.FloatRange(min=0.01), default=1.0,
+    "-i", "--interval", metavar="SECS", type=Seconds(0.01), default=1.0,
     help="How often -m asks. Default 1.",
 )  # fmt: skip
 @click.option(
@@ -73,6 +73,8 @@ def quorumtool(
     credentials: Credentials,
 ) -> int:
     """Show whether MEMBER may act for its cluster, and how that is counted."""
+    if monitor and (as_json or only_list):
+        raise click.UsageError("--monitor prints lines of its own: without --json and --list")
     target = parse_target(member, timeout or None, credentials)
     if monitor:
         return watch(target, interval, count)
@@ -183,7 +185,7 @@ def drawn(answer: dict[str, Json]) -> str:
 
 def main() -> None:
     """Entry point of the installed command."""
-    run_command(quorumtool, sys.argv[1:], usage_code=FAILED)
+    run_command(quorumtool, sys.argv[1:], Codes(usage=FAILED, failure=FAILED))
 
 
 if __name__ == "__main__":

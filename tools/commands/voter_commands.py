@@ -65,9 +65,10 @@ def change_of(
 
 
 def _whole(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise click.UsageError(f"{option}: '{text}' is not a whole number")
-    return int(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise click.UsageError(f"{option}: '{text}' is not a whole number") from None
 
 
 def change_voters(target: Target, change: Change) -> str:

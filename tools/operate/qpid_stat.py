@@ -10,7 +10,7 @@ import click
 
 from tools.cli.answers import Json, Object, aligned, fields
 from tools.cli.options import run_command
-from tools.cli.shared_options import with_version
+from tools.cli.shared_options import Seconds, with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api
 from tools.client.target_options import with_broker_argument
@@ -157,7 +157,7 @@ TABLES: dict[str, Table] = {
     "-F", "--include", "wanted", metavar="TEXT", help="Only names that contain this text."
 )
 @click.option("-L", "--limit", type=click.IntRange(min=1), help="Show at most this many rows.")
-@click.option("-i", "--interval", type=click.FloatRange(min=0.1), help="Repeat every SECS seconds.")
+@click.option("-i", "--interval", type=Seconds(0.1), help="Repeat every SECS seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @with_credentials
 @with_timeout

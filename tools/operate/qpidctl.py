@@ -26,7 +26,7 @@ from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.sections import VerbsInSections
-from tools.cli.shared_options import BrokerOption, together, with_version
+from tools.cli.shared_options import BrokerOption, Seconds, together, with_version
 from tools.client import credentials
 from tools.client.http_api import Api, Json
 from tools.oncall import report
@@ -126,7 +126,7 @@ with_common = together(
         "--formatter", "form", type=click.Choice(FORMATS), help="Output format of the list."
     ),
     click.option("--json", "as_json", is_flag=True, help="The same as --formatter json."),
-    click.option("-t", "--timeout", type=click.FloatRange(min=0), help="Longest wait."),
+    click.option("-t", "--timeout", type=Seconds(), help="Longest wait."),
     click.option("--no-table-headers", "silent", is_flag=True, hidden=True),
     click.option("-l", "--longnames", is_flag=True, hidden=True),
     click.option(

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def run(*arguments: str) -> Result:
     """Run the command in this process."""
-    return CliRunner().invoke(qpid_cluster_verify.main, list(arguments))
+    return CliRunner().invoke(qpid_cluster_verify.qpid_cluster_verify, list(arguments))
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tests.support.stores.poisoned import (
     publish,
     raising,
 )
-from tools.commands.qpid_cluster_store import main as store_tool
+from tools.commands.qpid_cluster_store import qpid_cluster_store as store_tool
 from vsync.primary.events import StateReport
 from vsync.primary.state_exchange import PlanVerdict, make_plan
 from vsync.types import Member

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from store.api import Marker, Meta
 from store.lmdb_store import LmdbStore
-from tools.commands.qpid_cluster_store import main
+from tools.commands.qpid_cluster_store import qpid_cluster_store
 
 META = Meta(
     "prod", "a:5672", "5eed", cluster_id="ab" * 16, incarnation=7, voters=("a:5672", "b:5672"),
@@ -25,7 +25,7 @@ META = Meta(
 
 def run(*arguments: str) -> Result:
     """Run the tool in this process."""
-    return CliRunner().invoke(main, list(arguments))
+    return CliRunner().invoke(qpid_cluster_store, list(arguments))
 
 
 @pytest.fixture
@@ -81,7 +81,9 @@ def test_it_asks_whether_the_others_are_gone_for_good(data_dir: Path) -> None:
     """Two stores told to go on alone become two clusters."""
     for typed, code in (("\n", 1), ("no\n", 1), ("", 1), ("Yes\n", 0)):
         before = json.loads(run("--json", str(data_dir)).output)
-        result = CliRunner().invoke(main, ["-c", "--sole-voter", str(data_dir)], input=typed)
+        result = CliRunner().invoke(
+            qpid_cluster_store, ["-c", "--sole-voter", str(data_dir)], input=typed
+        )
         assert result.exit_code == code
         assert "Warning: b:5672 will have no vote any more" in result.output
         assert "Are they gone for good? [N]: " in result.output
@@ -96,7 +98,9 @@ def test_for_a_pair_it_asks_about_the_peer_and_stays_a_pair(tmp_path: Path) -> N
     LmdbStore(
         tmp_path / "store", replace(META, voters=("a:5672", "b:5672", "@pair=b:5672"))
     ).close()
-    result = CliRunner().invoke(main, ["-c", "--sole-voter", str(tmp_path)], input="y\n")
+    result = CliRunner().invoke(
+        qpid_cluster_store, ["-c", "--sole-voter", str(tmp_path)], input="y\n"
+    )
     asked = result.output.partition(" [N]: ")[0]
     assert asked.startswith("Warning: what only b:5672 confirmed is given up: if it is started")
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from broker.exit_codes import Exit
@@ -14,7 +18,15 @@ from broker.options.broker import BrokerOptions, broker_options
 from broker.options.retention import BackupPolicy, Policy
 from broker.options.values import OptionError
 from tools.cli.failures import ToolError
-from tools.cli.options import collect, ignored, read_option_file, resolve, run_command
+from tools.cli.options import (
+    Codes,
+    collect,
+    ignored,
+    read_option_file,
+    resolve,
+    run_command,
+)
+from tools.cli.shared_options import Seconds, agreed
 from tools.commands.qpidd import qpidd as qpidd_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -353,3 +365,96 @@ def test_a_readable_option_file_with_a_password_is_refused(tmp_path: Path) -> No
     assert caught.value.code is Exit.CONFIG
     config.chmod(0o640)
     assert read_option_file(config)["cluster-password"].text == "word"
+
+
+def in_shell(program: str, redirection: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program as a shell with this redirection does."""
+    script = shlex.join([sys.executable, "-c", program]) + " " + redirection
+    return subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+OPENS_A_FILE = """
+import click, os
+from tools.cli.options import Codes, run_command
+
+@click.command(name="opens")
+@click.option("--print", "shown", is_flag=True)
+def opens(shown):
+    held = os.open(os.devnull, os.O_RDONLY)
+    if shown:
+        print("text")
+    return held
+
+run_command(opens, [%s], Codes(2, 7))
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_gets_the_number_of_a_closed_output(closed: str) -> None:
+    """Whoever prints, as the watchdog of a broker does, would write into the store."""
+    held = in_shell(OPENS_A_FILE % "", closed).returncode
+    assert held == 0 if closed == "<&-" else held not in (1, 2)
+
+
+def test_output_that_nobody_can_get_is_a_failure() -> None:
+    """The second: the command's own code, which 1 may contradict (`qpid-cluster-verify | true`)."""
+    ended = in_shell(OPENS_A_FILE % "'--print'", ">&-")
+    assert (ended.returncode, ended.stderr) == (7, "opens: output: bad file descriptor\n")
+    ended = in_shell(OPENS_A_FILE % "'--print'", "| true; exit ${PIPESTATUS[0]}")
+    assert (ended.returncode, ended.stderr) in ((7, ""), (3, ""))
+    loud = OPENS_A_FILE.replace("    return held", "    [click.echo('text') for _ in range(99999)]")
+    ended = in_shell(loud % "", "| true; exit ${PIPESTATUS[0]}")
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
+@pytest.mark.parametrize(
+    ("problem", "usual", "own", "said"),
+    [
+        (ToolError("no key", Exit.CONFIG), Exit.CONFIG, 7, "x: no key\n"),
+        (ToolError("no word", Exit.USAGE), Exit.USAGE, 2, "x: no word\n"),
+        (click.UsageError("no\n\tword"), Exit.USAGE, 2, "x: no word. Try 'x --help'.\n"),
+        (OSError(errno.ENAMETOOLONG, "Too long", "/a"), 1, 7, "x: /a: too long\n"),
+    ],
+)
+def test_a_command_with_its_own_codes_ends_with_no_other(
+    problem: Exception, usual: int, own: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command(name="x")
+    def fails() -> None:
+        raise problem
+
+    for codes, code in ((None, usual), (Codes(2, 7), own)):
+        with pytest.raises(SystemExit) as ended:
+            run_command(fails, [], codes)
+        assert (ended.value.code, capsys.readouterr().err) == (code, said)
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-inf", "1e300", "-1", "soon"])
+def test_a_time_that_no_timer_takes_is_refused(given: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Seconds()(given)
+    with pytest.raises(click.BadParameter):
+        Seconds(0.1)("0.05")
+    assert Seconds()("0") == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "yes"), [(b"Yes\n", True), (b" y", True), (b"no\n", False), (b"", False),
+                       (b"\xff\n", False), (None, False)],
+)  # fmt: skip
+def test_only_a_yes_is_a_yes(
+    typed: bytes | None, yes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin = None if typed is None else io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert agreed("Are you sure? ") is yes
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64, "\u00fc" * 64])
+def test_a_name_that_cannot_be_looked_up_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form HOST:PORT"):
+        parse_address(f"{host}:5672")
+    for good in ("a.b.", "my_host", "gr\u00fc\u00dfe.example", "a" * 63):
+        assert parse_address(f"{good}:1").host == good

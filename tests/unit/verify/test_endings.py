@@ -31,7 +31,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*arguments: object) -> Result:
     """Run the command in this process."""
-    return CliRunner().invoke(qpid_cluster_verify.main, list(map(str, arguments)))
+    return CliRunner().invoke(qpid_cluster_verify.qpid_cluster_verify, list(map(str, arguments)))
 
 
 class TestBeforeSpark:
@@ -119,7 +119,7 @@ class Missing:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
 from tools.commands.qpid_cluster_verify import main
-main(sys.argv[1:])
+main()
 """
 
 

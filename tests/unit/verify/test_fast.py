@@ -17,7 +17,7 @@ from broker.memberlog.segment_totals import MARKS_MAX, STEP, SegmentTotals, mark
 from broker.memberlog.writer import MemberLogWriter
 from tests.bench.support.verifylogs import write_logs
 from tests.system.verify.support.make_logs import LogMaker, good_history
-from tools.commands.qpid_cluster_verify import main
+from tools.commands.qpid_cluster_verify import qpid_cluster_verify
 from tools.verify.fast import compare_ends
 from tools.verify.findings import BadInput
 from tools.verify.format.reader import ENDS_BYTES, LogError, read_ends, read_segment
@@ -141,26 +141,26 @@ class TestCommand:
     def test_it_never_claims_consistency(self, tmp_path: Path) -> None:
         good_history().write(tmp_path)
         for extra in ([], ["--json"]):
-            done = CliRunner().invoke(main, ["--fast", *extra, str(tmp_path)])
+            done = CliRunner().invoke(qpid_cluster_verify, ["--fast", *extra, str(tmp_path)])
             assert done.exit_code == 0
             assert "consistent" not in done.output
         assert (
             "nothing in between was read"
-            in CliRunner().invoke(main, ["--fast", str(tmp_path)]).output
+            in CliRunner().invoke(qpid_cluster_verify, ["--fast", str(tmp_path)]).output
         )
 
     def test_logs_with_nothing_in_common_give_no_verdict(self, tmp_path: Path) -> None:
         maker = LogMaker()
         maker.start(("a", 1))
         maker.write(tmp_path)
-        done = CliRunner().invoke(main, ["--fast", str(tmp_path)])
+        done = CliRunner().invoke(qpid_cluster_verify, ["--fast", str(tmp_path)])
         assert done.exit_code == 2
         assert "no verdict" in done.output
 
     def test_a_difference_names_the_command(self, tmp_path: Path) -> None:
         good_history(50).write(tmp_path, segment_bytes=3000)
         sorted((tmp_path / "b").iterdir())[1].unlink()
-        done = CliRunner().invoke(main, ["--fast", str(tmp_path / "*")])
+        done = CliRunner().invoke(qpid_cluster_verify, ["--fast", str(tmp_path / "*")])
         assert done.exit_code == 1
         assert "check these in full: qpid-cluster-verify /" in done.output
 

@@ -60,7 +60,7 @@ from tests.system.verify.support.recorded_history import (
     put,
     rewrite_at,
 )
-from tools.commands.qpid_cluster_verify import main
+from tools.commands.qpid_cluster_verify import qpid_cluster_verify
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.contract import lives
 from tools.verify.contract.job import BY_MESSAGE, RULES, ContractResult, limits, tasks_for
@@ -701,7 +701,7 @@ def test_positions_checked_before_are_not_called_unknown() -> None:
 
 
 def test_an_invalid_number_of_replays() -> None:
-    outcome = CliRunner().invoke(main, ["--replay", "some", "."])
+    outcome = CliRunner().invoke(qpid_cluster_verify, ["--replay", "some", "."])
     assert outcome.exit_code == 2
     assert "'sources', 'all'" in outcome.output
 

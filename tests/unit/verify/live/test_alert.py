@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tools.commands.qpid_cluster_verify import main
+from tools.commands.qpid_cluster_verify import qpid_cluster_verify
 from tools.verify.findings import Finding
 from tools.verify.live.alert import final_line, result_lines, status, stop_signals
 from tools.verify.live.follow import FollowResult
@@ -75,14 +75,14 @@ def test_signals_request_the_end(one: signal.Signals) -> None:
 
 @pytest.mark.parametrize("more", [["--html", "x"], ["--save", "x"], ["--export", "x"], ["--fast"]])
 def test_contradicting_options_are_refused(tmp_path: Path, more: list[str]) -> None:
-    result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])
+    result = CliRunner().invoke(qpid_cluster_verify, ["--follow", str(tmp_path), *more])
     assert result.exit_code == 2
     assert "Usage" in result.output
 
 
 @pytest.mark.parametrize("more", ["--alert-command", "--alert-url", "--metrics-port"])
 def test_options_of_follow_are_refused_without_it(tmp_path: Path, more: str) -> None:
-    result = CliRunner().invoke(main, [str(tmp_path), more, "1"])
+    result = CliRunner().invoke(qpid_cluster_verify, [str(tmp_path), more, "1"])
     assert result.exit_code == 2
     assert "need --follow" in result.output
 
@@ -99,6 +99,6 @@ def test_options_of_follow_are_refused_without_it(tmp_path: Path, more: str) -> 
 def test_unusable_targets_are_refused_before_spark_starts(
     tmp_path: Path, more: list[str], said: str
 ) -> None:
-    result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])
+    result = CliRunner().invoke(qpid_cluster_verify, ["--follow", str(tmp_path), *more])
     assert result.exit_code == 2
     assert said in result.output
