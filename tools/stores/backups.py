@@ -6,16 +6,17 @@ Each refuses while a broker uses a store that it would change, and reports what 
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -31,7 +32,7 @@ from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from store.swap import STORE_NAME, find_store, put_in_force, restore
 from tools.cli.answers import aligned
-from tools.cli.shared_options import together
+from tools.cli.shared_options import agreed, together
 from tools.client.broker_url import parse_address
 from vsync.types import record
 
@@ -77,9 +78,11 @@ with_backup_options = together(
 def backup_request(typed: Mapping[str, str | bool | None]) -> BackupRequest | None:
     """Return the request; None if it was none of these commands."""
     words = ("list_", "compare", "restore", "backup", "restore_as")
-    given = [word for word in words if typed[word]]
+    given = [word for word in words if typed[word] not in (None, False)]
     if len(given) > 1:
         raise click.UsageError("Only one command option may be supplied")
+    if given and not typed[given[0]]:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is given nothing")
     member, into = str(typed["member"] or ""), str(typed["into"] or "")
     if (given == ["restore_as"]) != bool(member and into) or bool(member) != bool(into):
         raise click.UsageError("--restore-as, --member and --into go together")
@@ -103,7 +106,7 @@ def carry_out(asked: BackupRequest, directory: Path, as_json: bool) -> str:
         case "restore":
             text, document = _restore(directory, asked.value, asked.force)
         case "backup":
-            text, document = _copy(directory, Path(asked.value).expanduser())
+            text, document = _copy(directory, _typed_path(asked.value))
         case _:
             text, document = _begin_anew(directory, asked)
     return json.dumps(document, indent=2) if as_json else text
@@ -215,10 +218,8 @@ def _restore(directory: Path, number: str, force: bool) -> tuple[str, Document]:
     if not data_dir.is_dir():
         raise StoreMissing(f"{data_dir}: there is no such directory")
     backup = find_backup(data_dir, number)
-    if not force:
-        click.echo(PROMPT.format(data_dir), nl=False, err=True)
-        if not sys.stdin.readline().strip().lower().startswith("y"):
-            raise StoreError("Operation canceled")
+    if not (force or agreed(PROMPT.format(data_dir), to_stderr=True)):
+        raise StoreError("Operation canceled")
     meta, aside = restore(data_dir, backup)
     lines = [f"{backup.name} is the store of {data_dir} now: {_point(meta)}"]
     if aside is not None:
@@ -246,9 +247,14 @@ def _copy(directory: Path, target: Path) -> tuple[str, Document]:
     return f"{target} is a backup of {source}: {_point(meta)}", document
 
 
+def _typed_path(text: str) -> Path:
+    """The shell leaves the ~ of `--into=~/new` as it is."""
+    return Path(os.path.expanduser(text))
+
+
 def _begin_anew(directory: Path, asked: BackupRequest) -> tuple[str, Document]:
     """Copy a store, as the store of the only voter of a new cluster."""
-    source, into = find_store(directory), Path(asked.into).expanduser().absolute()
+    source, into = find_store(directory), _typed_path(asked.into).absolute()
     into.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock(into)  # a broker may be started there during a long copy
     try:
@@ -264,14 +270,15 @@ def _begin_anew(directory: Path, asked: BackupRequest) -> tuple[str, Document]:
     text = (
         f"{into} is the data directory of {meta.member}, the first member of cluster "
         f"{meta.cluster_name} ({meta.cluster_id}): {_point(meta)}\n"
-        f"start it: qpidd --cluster-name {meta.cluster_name} --cluster-bind {meta.member} "
-        f"--data-dir {into}"
+        f"start it: qpidd --cluster-name {quote(meta.cluster_name)} --cluster-bind {meta.member} "
+        f"--data-dir {quote(str(into))}"
     )
     return text, document
 
 
 def _put_copy(source: Path, into: Path, asked: BackupRequest) -> Meta:
     copied = into / f"{STORE_NAME}.restoring"
+    shutil.rmtree(copied, ignore_errors=True)  # of an attempt that was cut short
     old = copy_store(source, copied)
     store = LmdbStore(copied)
     at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -17,6 +17,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ class _Archive:
     def write(self, path: Path) -> None:
         """Write it under another name and rename it, readable by its owner only."""
         self.files["problems.txt"] = "".join(f"{one}\n" for one in self.problems).encode()
-        unfinished = path.with_name(path.name + ".part")
+        unfinished = path.parent / f"{path.name}.part"
         try:
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with (
@@ -115,7 +116,8 @@ class _Archive:
                     archive.addfile(entry, io.BytesIO(content))
             unfinished.replace(path)
         except OSError as problem:
-            unfinished.unlink(missing_ok=True)
+            with suppress(OSError):
+                unfinished.unlink()
             reason = f"{path} cannot be written: {problem.strerror}"
             raise ToolError(reason, Exit.CANNOT_CREATE) from None
 
@@ -179,11 +181,13 @@ def _machine() -> dict[str, Json]:
 
 def _of_directory(archive: _Archive, name: str, directory: Path) -> None:
     """One member's data directory: its store's header, its logs' ends, its files."""
-    if not directory.is_dir():
-        archive.problems.append(f"{directory}: there is no such directory")
-        return
     try:
+        if not directory.is_dir():
+            archive.problems.append(f"{directory}: there is no such directory")
+            return
         meta = inspect(find_store(directory))
+    except OSError as problem:
+        archive.problems.append(f"{directory}: {problem.strerror}")
     except StoreError as problem:
         archive.problems.append(f"{directory}: {problem}")
     else:

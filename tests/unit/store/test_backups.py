@@ -23,7 +23,7 @@ from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from tests.unit.store.crashing_renames import crash_behind
-from tools.commands.qpid_cluster_store import BUSY, MISSING, main
+from tools.commands.qpid_cluster_store import BUSY, MISSING, qpid_cluster_store
 from vsync.primary.state_exchange import ZERO_CHAIN
 
 META = Meta(
@@ -34,7 +34,7 @@ META = Meta(
 
 def run(*arguments: str | Path, said: str = "") -> Result:
     """Run the tool in this process."""
-    return CliRunner().invoke(main, [str(one) for one in arguments], input=said)
+    return CliRunner().invoke(qpid_cluster_store, [str(one) for one in arguments], input=said)
 
 
 def make(path: Path, bodies: Sequence[bytes], meta: Meta = META) -> Meta:
@@ -320,3 +320,20 @@ def test_a_new_cluster_cannot_replace_a_broker_that_just_started(tmp_path: Path)
     assert f"{into} is in use by process {os.getpid()}" in refused.stderr
     lock.release()
     assert run(*arguments).exit_code == 0
+
+
+def test_a_new_cluster_can_be_begun_again_after_it_was_cut_short(tmp_path: Path) -> None:
+    make(tmp_path / "old" / "store", [b"a"])
+    (tmp_path / "new" / "store.restoring").mkdir(parents=True)
+    given = ("--restore-as", "a b", "--member", "z:1", "--into", tmp_path / "new")
+    result = run(*given, tmp_path / "old")
+    assert result.exit_code == 0, result.output
+    assert "start it: qpidd --cluster-name 'a b' --cluster-bind z:1" in result.output
+
+
+@pytest.mark.parametrize("option", ["--backup", "--restore", "--compare"])
+def test_a_variable_that_is_not_set_is_no_success(tmp_path: Path, option: str) -> None:
+    """`--backup "$TO"` would print the store, and make no backup."""
+    make(tmp_path / "store", [b"a"])
+    result = run(option, "", tmp_path)
+    assert (result.exit_code, f"{option} is given nothing" in result.output) == (2, True)

@@ -107,6 +107,21 @@ def test_an_unwritable_archive_is_reported_and_leaves_no_file(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".", "n" * 300])
+def test_a_name_that_no_archive_can_have_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ToolError, match="cannot be written"):
+        diagnose(Sought(Path(name)), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_looked_at_is_one_of_the_problems(tmp_path: Path) -> None:
+    document = diagnose(Sought(tmp_path / "x", (tmp_path / ("d" * 300),)), {})
+    assert "File name too long" in str(document["problems"])
+
+
 def test_options_of_diagnose_are_refused_without_it() -> None:
     given = {"diagnose": None, "data_dirs": (Path("x"),), "logs": (), "configs": ()}
     with pytest.raises(click.UsageError, match="go with --diagnose"):
