@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.answers import Json, fields
 from tools.cli.failures import ToolError, os_reason
-from tools.cli.options import run_command
+from tools.cli.options import Codes, run_command
 from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.target_options import answered
@@ -46,6 +47,9 @@ Examples:
 Exit codes: 0 done, 1 unreadable, or refused, 2 wrong usage.
 """
 POLL_S = 0.2
+TIME_OF_DAY = re.compile(r"\d\d(:\d\d){0,2}(\.\d+)?", re.ASCII)
+AT_MAX = 1e11
+"""A moment in seconds since 1970 is below; a day further on has no name in the calendar."""
 MARKS = {"gather": "?", "commit": "!", "recovery": "!", "left": ".", "idle": "."}
 
 
@@ -131,6 +135,8 @@ def ringtrace(
         raise click.UsageError("--broker is for --on and --off; a trace is read from FILE")
     if not files:
         raise click.UsageError("Missing argument 'FILE...'")
+    if since and not TIME_OF_DAY.fullmatch(since):
+        raise click.UsageError(f"--since: '{since}' is no time of day: write HH:MM:SS")
     unknown = [name for name in parts(kind) if name not in KINDS]
     if unknown:
         raise click.UsageError(f"no kind of record is called {unknown[0]!r}: see --kinds")
@@ -243,10 +249,11 @@ def parsed(line: bytes) -> TraceRow | None:
     try:
         record = json.loads(line)
         at, member, kind = record.pop("at"), record.pop("member"), record.pop("kind")
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None
-    good = isinstance(at, int | float) and isinstance(member, str) and isinstance(kind, str)
-    return TraceRow(float(at), member, kind, record) if good else None
+    if not (isinstance(at, int | float) and isinstance(member, str) and isinstance(kind, str)):
+        return None
+    return TraceRow(float(at), member, kind, record) if 0 <= at < AT_MAX else None
 
 
 class Views:
@@ -291,7 +298,7 @@ def switched(members: tuple[str, ...], on: bool, credentials: Credentials) -> in
 
 def main() -> None:
     """Entry point of the installed command."""
-    run_command(ringtrace, sys.argv[1:], usage_code=2)
+    run_command(ringtrace, sys.argv[1:], Codes(usage=2, failure=1))
 
 
 if __name__ == "__main__":

@@ -288,3 +288,20 @@ def test_the_simulator_writes_the_same_trace(tmp_path: Path) -> None:
     kinds = {line.split()[2] for line in show(*files).out.splitlines()}
     assert {"phase", "drop", "join_sent", "commit", "recovery", "closing", "marks"} <= kinds
     assert "without" in show("--views", *files).out
+
+
+@pytest.mark.parametrize("at", ["NaN", "1e300", "-1", "1e11"])
+def test_a_record_of_no_moment_is_none(at: str) -> None:
+    assert parsed(b'{"at": %s, "member": "a", "kind": "view"}' % at.encode()) is None
+    assert parsed(b"[" * 100_000) is None
+
+
+@pytest.mark.parametrize("since", ["9:00", "noon", "12:0"])
+def test_a_time_of_day_of_another_form_is_refused(tmp_path: Path, since: str) -> None:
+    """Compared as it is, it would select nothing, or everything."""
+    file = tmp_path / "a.trace"
+    file.write_text("")
+    with pytest.raises(click.UsageError, match="write HH:MM:SS"):
+        CliRunner().invoke(
+            ringtrace, ["--since", since, str(file)], standalone_mode=False, catch_exceptions=False
+        )
