@@ -76,6 +76,9 @@ def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
     credentials, at, place = text.removeprefix(named).rpartition("@")
     where, slash, path = place.partition("/")
     decoded = unquote if named.endswith("//") else str
+    vhost = decoded(path) if slash and path else None
+    if vhost is not None and len(vhost.encode()) > 255:
+        raise ValueError("the name of a virtual host has at most 255 bytes")
     user, password = None, None
     if at:
         first = next((mark for mark in credentials if mark in ":/"), ":")
@@ -83,9 +86,8 @@ def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
         user = decoded(given) or None
         password = decoded(secret) if separator else None
     return BrokerUrl(
-        parse_address(where or "localhost", scheme.port), scheme.tls, user, password,
-        decoded(path) if slash and path else None,
-    )  # fmt: skip
+        parse_address(where or "localhost", scheme.port), scheme.tls, user, password, vhost
+    )
 
 
 def brokers(text: str, schemes: Schemes = AMQP) -> tuple[BrokerUrl, ...]:

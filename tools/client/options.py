@@ -11,7 +11,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.progress import Progress
-from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption
+from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, Seconds
 from tools.client import history as histories
 from tools.client.amqp_client import BrokerRefused, ConnectionLost, Login
 from tools.client.broker_url import AMQP, Address
@@ -19,6 +19,28 @@ from tools.client.credentials import Credentials, with_credentials
 from tools.client.failover import Reconnect, read_brokers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Name(click.ParamType[str]):
+    """Text of a field of AMQP that has a byte for its length."""
+
+    name = "NAME"
+
+    def __init__(self, least: int = 0, most: int = 255) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it unchanged; a refusal is a UsageError."""
+        length = len(value.encode())
+        if length < self._least:
+            self.fail("it is empty", param, ctx)
+        if length > self._most:
+            self.fail(f"it has {length} bytes, and at most {self._most} fit", param, ctx)
+        return value
+
+
+QUEUE_NAME = Name(least=1)
+"""Without a name spout would publish to no queue, and drain read one that nobody knows."""
 
 
 def with_brokers(command: Command) -> Command:
@@ -38,7 +60,7 @@ def with_connection(command: Command) -> Command:
     """Add --patience, those of `with_credentials`, and --history, in this order."""
     command = click.option("--history", metavar="DIR", help=histories.HELP)(command)
     return click.option(
-        "--patience", default=60.0, type=click.FloatRange(min=0), metavar="SECS",
+        "--patience", default=60.0, type=Seconds(), metavar="SECS",
         help="Give up after this long without a reachable broker; a timeout in failover: takes "
         "precedence. Default 60.",
     )(with_credentials(command))  # fmt: skip

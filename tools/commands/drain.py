@@ -34,7 +34,7 @@ from broker.options.addresses import Address
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.progress import Progress
-from tools.cli.shared_options import with_version
+from tools.cli.shared_options import Seconds, with_version
 from tools.cli.signals import held_back
 from tools.client import history as histories
 from tools.client.amqp_client import (
@@ -46,7 +46,13 @@ from tools.client.amqp_client import (
 )
 from tools.client.credentials import Credentials
 from tools.client.failover import BrokerList, Reconnect
-from tools.client.options import client_errors, route, with_brokers, with_connection
+from tools.client.options import (
+    QUEUE_NAME,
+    client_errors,
+    route,
+    with_brokers,
+    with_connection,
+)
 
 PUMP_SECONDS = 0.5
 NOT_FOUND = 404
@@ -130,7 +136,8 @@ class Offset(click.ParamType[Value]):
     ) -> Value:
         """Return it as the argument of a consumer."""
         if value.isascii() and value.isdigit():
-            return int(value) if int(value) < 1 << 63 else self.fail("the number is too high")
+            high = len(value) > 19 or int(value) >= 1 << 63
+            return self.fail("the number is too high") if high else int(value)
         if value in ("first", "last", "next") or _INTERVAL.fullmatch(value):
             return value
         try:
@@ -139,7 +146,7 @@ class Offset(click.ParamType[Value]):
             instant = None
         if instant is None or instant.tzinfo is None:
             self.fail(f"'{value}' is none of first, last, next, N, 1h, 2026-11-26T09:00:00+00:00")
-        return Timestamp(int(instant.timestamp()))
+        return Timestamp(max(0, int(instant.timestamp())))
 
 
 class Drain:
@@ -300,7 +307,13 @@ class Drain:
     name="drain", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @with_brokers
-@click.option("-q", "--queue", required=True, help="The queue, which must exist; see --create.")
+@click.option(
+    "-q",
+    "--queue",
+    required=True,
+    type=QUEUE_NAME,
+    help="The queue, which must exist; see --create.",
+)
 @click.option("--create", is_flag=True, help="Create the queue, durable, if it does not exist.")
 @click.option(
     "--offset",
@@ -319,7 +332,7 @@ class Drain:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECS",
     help="Stop after this long without a message. Default: wait for ever.",
 )

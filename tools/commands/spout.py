@@ -32,11 +32,20 @@ from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, PublisherConfirm
 from tools.client.credentials import Credentials
 from tools.client.failover import BrokerList, Reconnect
-from tools.client.options import client_errors, route, with_brokers, with_connection
+from tools.client.options import (
+    QUEUE_NAME,
+    Name,
+    client_errors,
+    route,
+    with_brokers,
+    with_connection,
+)
 from vsync.types import record
 
 READ_BYTES = 256 * 1024
 PUMP_SECONDS = 0.5
+PREFIX_BYTES = 235
+"""The longest --id-prefix: a message id has 255 bytes, and a line number up to 20 of them."""
 DELIVERY_MODES = {True: 2, False: 1}
 EPILOG = """\b
 Examples:
@@ -295,10 +304,13 @@ class Spout:
 )  # fmt: skip
 @with_brokers
 @click.option(
-    "-q", "--queue", help="Publish to this queue; create it, durable, if it does not exist."
+    "-q",
+    "--queue",
+    type=QUEUE_NAME,
+    help="Publish to this queue; create it, durable, if it does not exist.",
 )
-@click.option("-e", "--exchange", help="Publish to this exchange, which must exist.")
-@click.option("-k", "--key", default="", help="The routing key for --exchange.")
+@click.option("-e", "--exchange", type=Name(), help="Publish to this exchange, which must exist.")
+@click.option("-k", "--key", default="", type=Name(), help="The routing key for --exchange.")
 @click.option(
     "--file", "files", multiple=True, metavar="F", help="Read F, not stdin; may be repeated."
 )
@@ -315,7 +327,12 @@ class Spout:
     help="How many messages may be unconfirmed. Default 1000.",
 )
 @click.option("--sequence", is_flag=True, help="Give each message its line number as message id.")
-@click.option("--id-prefix", metavar="TEXT", help="The same, with TEXT before the number.")
+@click.option(
+    "--id-prefix",
+    metavar="TEXT",
+    type=Name(most=PREFIX_BYTES),
+    help="The same, with TEXT before the number.",
+)
 @click.option(
     "--once",
     is_flag=True,

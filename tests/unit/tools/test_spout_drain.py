@@ -19,12 +19,14 @@ from broker.amqp.fields import Timestamp
 from broker.amqp.handshake import CAPABILITIES
 from broker.machine.requests.properties import headers_of
 from tests.support.toy_broker import Stored, ToyCluster
+from tools.cli.options import run_command
 from tools.cli.progress import Progress
 from tools.client import failover
 from tools.client.amqp_client import ConnectionLost, Login
 from tools.client.broker_url import brokers
 from tools.client.failover import Reconnect
-from tools.commands.drain import FORMATS, Drain, Offset
+from tools.commands.drain import FORMATS, Drain, Offset, drain
+from tools.commands.spout import spout
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -397,6 +399,7 @@ def test_the_window_of_once_is_bounded_by_what_brokers_remember() -> None:
     [
         ("first", "first"), ("next", "next"), ("17", 17), ("1h", "1h"), ("90s", "90s"),
         ("1970-01-01T01:00:10+01:00", Timestamp(10)),
+        ("0001-01-01T00:00:00+00:00", Timestamp(0)), (f"{(1 << 63) - 1}", (1 << 63) - 1),
     ],
 )  # fmt: skip
 def test_offsets_are_those_of_a_consumer(given: str, meant: object) -> None:
@@ -404,7 +407,9 @@ def test_offsets_are_those_of_a_consumer(given: str, meant: object) -> None:
     assert (found, type(found)) == (meant, type(meant))
 
 
-@pytest.mark.parametrize("given", ["", "middle", "-1", "1w", "2026-11-26T09:00:00", "9" * 20])
+@pytest.mark.parametrize(
+    "given", ["", "middle", "-1", "1w", "2026-11-26T09:00:00", f"{1 << 63}", "9" * 5000]
+)
 def test_invalid_offsets_are_refused(given: str) -> None:
     with pytest.raises(click.BadParameter):
         Offset().convert(given, None, None)
@@ -427,3 +432,24 @@ def test_browsed_messages_are_not_taken(other: list[str]) -> None:
     code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--browse", *other)
     assert code == 64
     assert "--browse takes nothing" in err
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("-q", ""), ("-q", "q" * 256), ("-e", "\u00fc" * 128), ("-e", "", "-k", "k" * 256),
+        ("-q", "q", "--id-prefix", "p" * 236), ("-q", "q", "-b", "localhost/" + "v" * 256),
+    ],
+)  # fmt: skip
+def test_names_that_amqp_cannot_carry_are_refused(
+    given: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an empty name lines would be confirmed, and be in no queue."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(spout, given)
+    said = capsys.readouterr().err
+    assert ended.value.code == 64
+    assert any(why in said for why in ("is empty", "255", "235 fit"))
+    with pytest.raises(SystemExit) as ended:
+        run_command(drain, ["-q", "", "--create"])
+    assert ended.value.code == 64
