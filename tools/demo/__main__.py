@@ -9,6 +9,7 @@ non-zero code. Everything runs as an operator would run it: the commands, in pro
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,10 @@ from tools.demo.local_cluster import (
 from tools.demo.stream import Arrivals, Mixed, write_input
 
 QUEUE = "library"
+OWN_FILES = re.compile(
+    r"clients|(broker-\d)(\.log)?|(input|kept)\.txt|(output|leftover|kept)\.jsonl|spout\.json"
+)
+"""Names in the folder of a demo; a folder with others is somebody else's."""
 WINDOW = 1000
 KEPT_LINES = 2_000
 """How many messages stay in the queue during the restart of the whole cluster."""
@@ -365,8 +370,14 @@ class Demo:
 def demo(data: str, count: int) -> int:
     """Run the main job on real input, checking every step."""
     folder = Path(data).absolute()
-    if folder.exists() and any(folder.iterdir()) and not (folder / "input.txt").exists():
-        raise ToolError(f"{folder} holds something else than an earlier demo", Exit.USAGE)
+    strangers = (
+        []
+        if not folder.exists()
+        else [one.name for one in folder.iterdir() if not OWN_FILES.fullmatch(one.name)]
+    )
+    if strangers:
+        what = f"{folder} holds something else than an earlier demo: {strangers[0]}"
+        raise ToolError(f"{what}; give --data another folder, as all in it is deleted", Exit.USAGE)
     shutil.rmtree(folder, ignore_errors=True)
     run = Demo(folder, count)
     try:

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from tools.demo.__main__ import Demo, DemoFailed
+from tools.demo.__main__ import Demo, DemoFailed, main
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 from tools.demo.stream import Arrivals, Mixed, write_input
 
@@ -145,3 +145,20 @@ def test_a_picture_of_the_cluster_waits_for_its_view(
     member = cast("BrokerProcess", SimpleNamespace(address="a:1", alive=True))
     run.show(member, 3)
     assert "ok: 3 members" in capsys.readouterr().out
+
+
+def test_a_folder_of_somebody_else_is_not_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An `input.txt` is in many folders."""
+    monkeypatch.setattr(Demo, "run", lambda _: None)
+    for name in ("input.txt", "spout.json", "kept.jsonl", "broker-1.log"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "thesis.txt").write_text("x")
+    for code, left in ((64, ["broker-1.log", "input.txt", "kept.jsonl", "spout.json"]), (0, [])):
+        with pytest.raises(SystemExit) as ended:
+            main(["--data", str(tmp_path)])
+        assert ended.value.code == code
+        (tmp_path / "thesis.txt").unlink(missing_ok=True)
+        assert sorted(one.name for one in tmp_path.iterdir()) == left
+    assert "holds something else than an earlier demo: thesis.txt" in capsys.readouterr().err
