@@ -6,6 +6,7 @@ is printed only when stderr is a terminal.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -38,6 +39,9 @@ class Progress:
         rate = (count - self._shown_count) / passed
         self._shown_at, self._shown_count = now, count
         line = f"{self._name}: {count:,} messages, {rate:,.0f}/s  {more}"
+        # A line that wraps could not be refreshed: each would stay, and the screen scroll.
+        wide = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        line = line[: wide - 1]
         self._write("\r" + line.ljust(self._width))
         self._width = len(line)
 

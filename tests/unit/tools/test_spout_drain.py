@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -280,6 +281,33 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert not toy.queues["q"], "no message came back"
+
+
+class Terminal(io.StringIO):
+    """A terminal on which errors are shown."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize(("wide", "shown"), [(40, 39), (0, 80), (120, 80)])
+def test_the_running_line_does_not_wrap(
+    monkeypatch: pytest.MonkeyPatch, wide: int, shown: int
+) -> None:
+    """A wrapped line is not overwritten by the next one; a terminal may not know its width."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((wide, 24)))
+    monkeypatch.setattr("tools.cli.progress.REFRESH_SECONDS", -1.0)
+    monkeypatch.setattr("time.monotonic", iter([0.0, 1000.0]).__next__)
+    Progress("spout", quiet=False).show(12_345_678, "1000 unconfirmed")
+    assert (
+        terminal.getvalue()
+        == "\rspout: 12,345,678 messages, 12,346/s  1000 unconfirmed"[: shown + 1]
+    )
 
 
 class StoppedAtTheFlush(io.BytesIO):
