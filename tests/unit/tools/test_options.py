@@ -17,6 +17,7 @@ from broker.options.addresses import Address, parse_address
 from broker.options.broker import BrokerOptions, broker_options
 from broker.options.retention import BackupPolicy, Policy
 from broker.options.values import OptionError
+from tools.cli.answers import aligned
 from tools.cli.failures import ToolError
 from tools.cli.options import (
     Codes,
@@ -459,3 +460,10 @@ def test_a_name_that_cannot_be_looked_up_is_refused(host: str) -> None:
         parse_address(f"{host}:5672")
     for good in ("a.b.", "my_host", "gr\u00fc\u00dfe.example", "a" * 63):
         assert parse_address(f"{good}:1").host == good
+
+
+def test_only_columns_of_numbers_are_aligned_to_the_right() -> None:
+    cells = [("1", "1", "a"), ("10", "none", "b"), ("5", "7", "")]
+    values = [(1, 1, "a"), (10, None, "b"), (5, 7, "")]
+    assert aligned(cells, values) == [" 1  1     a", "10  none  b", " 5  7"]
+    assert aligned(cells)[0] == "1   1     a"

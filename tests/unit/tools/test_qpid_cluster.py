@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tools.client import failover
-from tools.client.management import PREAMBLE, Json
+from tools.client.management import PREAMBLE, Json, Target
 from tools.client.member_operations import client_lines
-from tools.commands.qpid_cluster import main, parse_target
+from tools.commands.qpid_cluster import main, members_of, parse_target
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -248,6 +248,43 @@ def test_stopping_the_last_member_asks_another_question(broker: FakeBroker) -> N
     assert broker.run("-f", "-s", "b").stderr == (
         "qpid-cluster: Failed: No member with matching ID found\n"
     )
+
+
+def test_one_of_two_is_not_the_last(broker: FakeBroker) -> None:
+    two = [member("a", 5672, local=True), member("b", 5673), member("c", 5674, state="DOWN")]
+    broker.answers["status"] = json.dumps({**STATUS, "members": two}).encode() + b"\n"
+    assert "shut down a cluster member." in broker.run("-s", "a", typed="\n").stdout
+
+
+def test_an_upgrade_ends_when_it_is_in_force(broker: FakeBroker) -> None:
+    old = {**STATUS, "machine_version": 1, "machine_version_possible": 2}
+    broker.answers["status"] = json.dumps(old).encode() + b"\n"
+    broker.answers["upgrade"] = b'{"ok": true, "machine_version": 2}\n'
+    late = broker.run("-t", "1", "-f", "--upgrade")
+    assert (late.returncode, "not in force yet" in late.stderr) == (1, True)
+    new = json.dumps({**old, "machine_version": 2}).encode() + b"\n"
+    broker.after["upgrade"] = {"status": new}
+    assert broker.run("-f", "--upgrade").stdout == "version 2 is in force\n"
+    done = len(broker.requests)
+    again = broker.run("--upgrade")
+    assert again.stdout.startswith("version 2 is in force, the newest")
+    assert broker.ops()[done:] == ["status"]
+
+
+def test_members_are_asked_at_their_first_address_and_arbitrators_at_none(
+    broker: FakeBroker,
+) -> None:
+    members = [
+        member("a", 5672, local=True),
+        {**member("b", 5673, votes=2), "url": "amqp:tcp:b.one:5673,tcp:b.two:5674"},
+        member("c", 5674, arbitrator=True), member("d", 5675, state="DOWN"),
+    ]  # fmt: skip
+    broker.answers["status"] = json.dumps({**STATUS, "members": members}).encode() + b"\n"
+    asked = members_of(parse_target(f"127.0.0.1:{broker.port}", 10.0))
+    assert sorted(asked) == ["a", "b"]
+    assert isinstance(asked["b"], Target)
+    assert str(asked["b"].address) == "b.one:5673"
+    assert ",tcp:b.two:5674 (2 votes)\n" in broker.run("-t", "0").stdout
 
 
 def test_a_broken_connection_means_that_the_asked_member_stopped(broker: FakeBroker) -> None:

@@ -286,8 +286,10 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
 class Terminal(io.StringIO):
     """A terminal on which errors are shown."""
 
+    is_one = True
+
     def isatty(self) -> bool:
-        return True
+        return self.is_one
 
     def fileno(self) -> int:
         return 2
@@ -302,7 +304,11 @@ def test_the_running_line_does_not_wrap(
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((wide, 24)))
     monkeypatch.setattr("tools.cli.progress.REFRESH_SECONDS", -1.0)
-    monkeypatch.setattr("time.monotonic", iter([0.0, 1000.0]).__next__)
+    monkeypatch.setattr("time.monotonic", iter([0.0, 0.0, 1000.0]).__next__)
+    monkeypatch.setattr(terminal, "is_one", False)
+    Progress("spout", quiet=False).show(12_345_678, "1000 unconfirmed")
+    assert not terminal.getvalue(), "a file gets no running line"
+    monkeypatch.setattr(terminal, "is_one", True)
     Progress("spout", quiet=False).show(12_345_678, "1000 unconfirmed")
     assert (
         terminal.getvalue()
