@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from tools.client import failover
 from tools.client.management import PREAMBLE, Json, Target
 from tools.client.member_operations import client_lines
-from tools.commands.qpid_cluster import main, members_of, parse_target
+from tools.commands.qpid_cluster import main, members_of, parse_client, parse_target
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -439,6 +440,13 @@ def test_disconnecting_a_missing_client_and_one_that_stays(broker: FakeBroker) -
         "qpid-cluster: Failed: the connection from 127.0.0.1:50003 is still there\n"
     )
     assert broker.run("-d", "127.0.0.1").returncode == 2
+
+
+def test_the_host_of_a_client_may_be_in_brackets() -> None:
+    assert parse_client("[::1]:5001") == parse_client("::1:5001") == ("::1", 5001)
+    for wrong in (":5001", "a:", "a:x", f"a:{'9' * 5000}"):
+        with pytest.raises(click.UsageError, match="must be of form"):
+            parse_client(wrong)
 
 
 def test_draining_polls_until_the_member_is_drained(broker: FakeBroker) -> None:

@@ -48,6 +48,13 @@ def test_a_password_in_the_address_is_not_shown() -> None:
         asyncio.run(tool(ringtrace, "--on", "amqp://ada:secret@127.0.0.1:1"))
 
 
+@pytest.mark.parametrize("form", ["--json", "--list"])
+def test_a_watch_has_one_form(form: str) -> None:
+    """A program that asks for JSON would get lines."""
+    done = CliRunner().invoke(quorumtool, ["-m", form, "127.0.0.1:1"])
+    assert (done.exit_code, "--monitor prints lines of its own" in done.output) == (2, True)
+
+
 def test_groups_and_quorum_of_library_programs(tmp_path: Path) -> None:
     async def main() -> None:
         place = f"unix:{tmp_path}/a.sock"
