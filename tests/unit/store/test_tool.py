@@ -105,6 +105,12 @@ def test_for_a_pair_it_asks_about_the_peer_and_stays_a_pair(tmp_path: Path) -> N
     assert asked.startswith("Warning: what only b:5672 confirmed is given up: if it is started")
 
 
+@pytest.mark.parametrize("other", [("--backup", "b"), ("--skip-quarantined",), ("-l",)])
+def test_one_thing_is_done_at_a_time(data_dir: Path, other: tuple[str, ...]) -> None:
+    result = run("-c", *other, str(data_dir))
+    assert (result.exit_code, "Only one command option" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("marker", [Marker.EMPTY, Marker.JOINING])
 def test_a_store_without_a_state_cannot_be_kept(tmp_path: Path, marker: Marker) -> None:
     LmdbStore(tmp_path / "store", replace(META, marker=marker)).close()

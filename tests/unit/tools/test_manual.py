@@ -47,9 +47,12 @@ def test_each_command_prints_its_release(name: str) -> None:
 
 
 def test_text_that_looks_like_a_troff_command_is_escaped() -> None:
-    command = click.Command("c", help="Do it.\n\n.TH is \\fB text\n\n\b\n  as-is\n  'twice'")
+    command = click.Command(
+        "c", help="Do it.\n\n.TH is \\fB text\n\n'quoted'\n\n\b\n  as-is\n  'twice'"
+    )
     text = page("c", command)
     assert "\n\\&.TH is \\efB text\n" in text
+    assert "\n\\&'quoted'\n" in text
     assert "\n.nf\n  as\\-is\n  'twice'\n.fi\n" in text
 
 

@@ -140,6 +140,25 @@ def test_replicas_are_defined_and_listed(broker: Broker) -> None:
     assert "No queue is a replica" in broker.ha("replicate").output
 
 
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_replica_is_waited_for_by_its_name_and_virtual_host(broker: Broker, stop: bool) -> None:
+    broker.answers["replicate"] = b'{"ok": true}\n'
+    there = [{**REPLICA, "vhost": "other"}, *([REPLICA] if stop else [])]
+    broker.answers["replicas"] = json.dumps({"ok": True, "replicas": [*there]}).encode() + b"\n"
+    words = ("orders", "--stop") if stop else ("orders", "far")
+    late = broker.ha("-t", "0.1", "replicate", *words).exception
+    assert isinstance(late, ToolError)
+    assert "is not in force yet" in str(late)
+
+
+def test_a_member_that_does_not_answer_is_shown_and_fails(broker: Broker) -> None:
+    status = json.loads(broker.answers["status"])
+    there = [*status["members"], {**status["members"][0], "id": "z", "local": False, "url": ""}]
+    broker.answers["status"] = json.dumps({**status, "members": there}).encode() + b"\n"
+    done = broker.ha("status", "--all")
+    assert (done.return_value, "z its URL (none) has no address" in done.output) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -18,7 +18,7 @@ from tests.support.ring.virtual_network import Net
 from tests.unit.tools.test_ring import tool
 from tests.unit.vsync.api.test_cluster import CONFIG, kill, run, together
 from tools.cli.failures import ToolError
-from tools.commands.ringtrace import Views, parsed, ringtrace
+from tools.commands.ringtrace import Tail, Views, parsed, ringtrace
 from vsync import Cluster
 from vsync.io.traced_driver import TraceError, TraceFile, Tracer, trace_op
 from vsync.totem.context import TRACED
@@ -305,3 +305,16 @@ def test_a_time_of_day_of_another_form_is_refused(tmp_path: Path, since: str) ->
         CliRunner().invoke(
             ringtrace, ["--since", since, str(file)], standalone_mode=False, catch_exceptions=False
         )
+
+
+def test_a_half_written_record_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "a.trace"
+    record = b'{"at": %d, "member": "a", "kind": "view"}\n'
+    (tmp_path / "a.trace.1").write_bytes(record % 1)
+    file.write_bytes(record % 2 + (record % 3)[:20])
+    tail = Tail(file)
+    assert [row.at for row in tail.rows()] == [1, 2]
+    with file.open("ab") as more:
+        more.write((record % 3)[20:])
+    assert [row.at for row in tail.rows()] == [3]
+    tail.close()
