@@ -15,7 +15,7 @@ HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest b
 # DROPPED (cause 4: replaced by a newer one, wherever it was), 11 READER, 12 READ. `stretch`: if the
 # history takes it from this segment, the first of these positions. The high water of a queue never
 # falls; that of a channel restarts with 1 when it is reopened.
-ORDER = {
+HIGHEST = {
     "leaving": """
         SELECT 'taken' AS what, stretch, queue AS who, seq AS value, nth, position, ordinal,
             queue, seq, of
@@ -31,20 +31,22 @@ ORDER = {
         SELECT 'read' AS what, stretch, detail AS who, CASE op WHEN 12 THEN seq ELSE seq - 1 END
             AS value, nth, position, ordinal, queue, seq, of
         FROM logged WHERE op IN (11, 12) AND stretch >= 0""",
+    "rising": """
+        SELECT * FROM leaving UNION ALL SELECT * FROM posting UNION ALL SELECT * FROM reading""",
+    "high_waters": """
+        SELECT what, who, MIN(position) AS position, MIN_BY(value, nth) AS first,
+            CASE what WHEN 'posted' THEN MAX_BY(value, nth) ELSE MAX(value) END AS highest
+        FROM rising GROUP BY what, stretch, who""",
+}
+ORDER = HIGHEST | {
     "ordered": """
         SELECT *, LAG(value) OVER (PARTITION BY what, stretch, who ORDER BY nth) AS before
-        FROM (
-            SELECT * FROM leaving UNION ALL SELECT * FROM posting UNION ALL SELECT * FROM reading
-        ) AS joined""",
+        FROM rising""",
     # A commit settles first, then publishes.
     "commits": """
         SELECT *, op IN (4, 5) AND cause IN (2, 4)
             AND LAG(op) OVER (PARTITION BY position ORDER BY nth) = 2 AS late
         FROM logged WHERE kind = 23 AND (op IN (4, 5) OR op = 2)""",
-    "high_waters": """
-        SELECT what, who, MIN(position) AS position, MIN_BY(value, nth) AS first,
-            CASE what WHEN 'posted' THEN MAX_BY(value, nth) ELSE MAX(value) END AS highest
-        FROM ordered GROUP BY what, stretch, who""",
 }
 
 # Between one stretch of the history and the next.

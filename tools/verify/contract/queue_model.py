@@ -80,7 +80,9 @@ class Message(NamedTuple):
 
 
 @dataclass(slots=True)
-class _ModelQueue:
+class ModelQueue:
+    """A queue: its messages by place, ready or held."""
+
     number: int
     ranked: bool
     delays: bool = False
@@ -109,6 +111,10 @@ class _ModelQueue:
         held = len(self.held) + self.unknown_held + self.reads.total() * self.stream
         total = self.unknown_sum + sum(self._hash(seq, one) for seq, one in self.ready.items())
         return QueueFigures(self.count(), held, self.next_seq, total & _MASK)
+
+    def is_plain(self) -> bool:
+        """Return whether it serves in the order of places, and all ready messages are known."""
+        return not (self.ranked or self.stream or self.cold or self.unknown_ready)
 
     def count(self) -> int:
         """Return the number of ready messages."""
@@ -267,9 +273,9 @@ def _is_ranked(max_priority: int) -> bool:
     return 0 <= max_priority <= _DELAYS or max_priority in (_LAST_VALUES, _GROUPS)
 
 
-def _queue_of(number: int, max_priority: int) -> _ModelQueue:
+def _queue_of(number: int, max_priority: int) -> ModelQueue:
     """Return an empty queue."""
-    return _ModelQueue(
+    return ModelQueue(
         number, _is_ranked(max_priority), max_priority == _DELAYS,
         stream=max_priority == _STREAM, last_values=max_priority == _LAST_VALUES,
         grouped=max_priority == _GROUPS,
@@ -283,7 +289,7 @@ class Model:
         self.next_message = next_message
         self.moved: Message | None = None  # by the last move, if it left or was let go
         self._body = 0  # of the last publish
-        self.queues: dict[int, _ModelQueue] = {}
+        self.queues: dict[int, ModelQueue] = {}
 
     def begin(self, number: int, figures: QueueFigures, max_priority: int) -> None:
         """Add a queue of which only figures are known."""
@@ -353,24 +359,16 @@ class Model:
         elif op == _RECOVERED:
             _recover(queue, seq, of, detail)
 
-    def go_straight(self, number: int, seq: int, flag: bool, channel: int, content: int) -> bool:
-        """Let a message enter and a channel have it at once; False: the separate moves must show
-        whether that is possible."""
-        queue = self.queues.get(number)
-        if queue is None or queue.next_seq != seq or queue.ranked or queue.cold:
-            return False
-        if queue.ready or queue.unknown_ready:
-            return False
-        self.moved = None
-        queue.next_seq += 1
-        queue.held[seq] = _new(Message, (content, flag, False, self._body, 0)), channel
-        return True
-
     def _publish(self, number: int, body: int) -> None:
         self._body = body
         if number and number != self.next_message:
             raise ModelMismatch("impossible", f"the next message has number {self.next_message}")
         self.next_message += 1 if number else 0
+
+    def pass_over(self, published: int, body: int) -> None:
+        """Count messages that were published, the last one with this body."""
+        self.next_message += published
+        self._body = body
 
     def misplaced(self, readers: Iterable[ReaderRow]) -> Iterator[tuple[int, str]]:
         """Yield the queues of readers whose place in the log differs from that of their moves."""
@@ -407,7 +405,7 @@ class Model:
         return found
 
 
-def _recover(queue: _ModelQueue, first: int, kept: int, ready_sum: int) -> None:
+def _recover(queue: ModelQueue, first: int, kept: int, ready_sum: int) -> None:
     """Apply a cold start: persistent messages stay, flagged; in a plain queue renumbered."""
     queue.cold = False
     if queue.held or queue.unknown_held:

@@ -50,6 +50,7 @@ _QUIET = 64  # positions without a letter, after which none of an earlier segmen
 _DEAD_MAX = 1 << 16
 _CHANGING_MAX = 1024  # positions over which a change may go on, of very many queues
 _CHANGES = bytes((Command.DEFINE, Command.UPGRADE))  # of limits and times to live, by policies
+_LOUD = _CHANGES + bytes((Command.CHANNEL_OPEN,))
 _ENDS = bytes((Command.CONNECTION_CLOSE, Command.CHANNEL_CLOSE, Command.CANCEL, Command.ACTIVATE))
 
 
@@ -134,9 +135,9 @@ class Reasons:
         # Since here no letter was late, but for positions at which one went.
         self._quiet_from = position or -_QUIET
         self._clock, self._clock_at = 0, -1
-        self._given: dict[int, int] = {}  # how many deliveries, by channel
-        self._nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
-        self._ahead: dict[int, int] = {}  # of that a tag is, by channel
+        self.given: dict[int, int] = {}  # how many deliveries, by channel
+        self.nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
+        self.ahead: dict[int, int] = {}  # of that a tag is, by channel
         self._keeps = self._opens = False
         self._changed = self._changing = False  # limits and times to live; lately
         self._changed_at = 0
@@ -151,7 +152,7 @@ class Reasons:
         and after them."""
         self._opens = Command.CHANNEL_OPEN in kinds
         if self._opens:  # tags begin anew
-            self._ahead.clear()
+            self.ahead.clear()
         if kinds.translate(None, _CHANGES) != kinds:
             self._changed, self._changed_at = True, position
             for one in self._queues.values():
@@ -161,6 +162,20 @@ class Reasons:
             kinds.translate(None, _ENDS) != kinds or any(outcomes[1::2]) or self._changing
         ):
             self._keep_no_more()
+
+    def is_quiet(self, kinds: bytes) -> bool:
+        """Return whether plain moves among these commands are affected by nothing noted here."""
+        return not (
+            self._dead or self._gone_on or self._keeps or kinds.translate(None, _LOUD) != kinds
+        )
+
+    def has_notes(self, queue: int) -> bool:
+        """Return whether there are notes about a queue."""
+        return queue in self._queues
+
+    def pass_over(self, position: int, body: int, *, persistent: bool) -> None:
+        """Go on to this position, with the message that was published last."""
+        self._position, self._published = position, (body, persistent)
 
     def _keep_no_more(self) -> None:
         for one in self._queues.values():
@@ -179,9 +194,9 @@ class Reasons:
         if op == _PUBLISHED:
             return self._publish(cause, number, detail, flag)
         if op in _GIVEN:
-            self._given[of] = nth = self._given.get(of, 0) + 1
+            self.given[of] = nth = self.given.get(of, 0) + 1
             if op == _DELIVERED:
-                self._nth[number, seq] = nth
+                self.nth[number, seq] = nth
         elif op == _SETTLED and moved is not None:
             self._settle(number, seq, of, detail, counts=not flag)
             if cause in _DEADLY:
@@ -194,15 +209,15 @@ class Reasons:
         elif op == _NOTED:
             self._note(flag, cause, number, seq, of, detail, model)
         elif op == _RETURNED:
-            self._nth.pop((number, seq), None)
+            self.nth.pop((number, seq), None)
         if number in self._queues:
             self._move_noted(self._queues[number], op, cause, number, seq, of)
 
     def _settle(self, number: int, seq: int, channel: int, tag: int, *, counts: bool) -> None:
-        nth = self._nth.pop((number, seq), None)
+        nth = self.nth.pop((number, seq), None)
         if nth is None or not counts or self._opens:
             return
-        ahead = self._ahead.setdefault(channel, tag - nth)
+        ahead = self.ahead.setdefault(channel, tag - nth)
         if tag - nth != ahead:
             raise ModelMismatch("other tag", f"it was delivered with tag {nth + ahead}, not {tag}")
 

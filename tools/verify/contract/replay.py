@@ -3,6 +3,9 @@ checkpoints, whose root is that of the state before them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tools.verify.contract.plain_moves import take_plain
 from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures, ReaderRow
 from tools.verify.contract.reasons import Reasons
 from tools.verify.contract.rules import Breach, Rule
@@ -18,7 +21,7 @@ from tools.verify.format.records import (
     Snapshot,
     Start,
 )
-from tools.verify.input.tables import ORDINAL_MAX
+from tools.verify.input.tables import ORDINAL_MAX, Columns
 
 _PUBLISHED, _ENQUEUED, _DELIVERED = int(Op.PUBLISHED), int(Op.ENQUEUED), int(Op.DELIVERED)
 _WHATS = [(what & 15, what >= FLAG, (what & (FLAG - 1)) >> CAUSE_SHIFT) for what in range(256)]
@@ -43,7 +46,7 @@ class Replay:
         self.compared = 0  # queues whose figures were compared
         self._model: Model | None = None
         self._reasons = Reasons()
-        self._priorities: dict[int, int] = {}  # the highest ones, of queues that have some
+        self._priorities: dict[int, int] = {}  # the highest ones, of queues; -1: a plain one
         self._readers: list[ReaderRow] = []  # of the next checkpoint
         self._position = -1
         self._root = 0
@@ -61,8 +64,7 @@ class Replay:
             case Queues(queues):
                 for number, vhost, name, _, max_priority in queues:
                     self._reasons.name(number, vhost, name)
-                    if max_priority >= 0:
-                        self._priorities[number] = max_priority
+                    self._priorities[number] = max_priority
             case Readers(rows):
                 self._readers += READER_ROW.iter_unpack(rows)
             case Checkpoint():
@@ -75,6 +77,32 @@ class Replay:
                 self._position, self._root = record.position, record.root
             case _:
                 pass
+
+    def take_part(self, records: Iterable[Record], moves: Columns, commands: Columns) -> bool:
+        """Take the records of consecutive batches; return whether their moves are plain, and so
+        break no rule but those about the whole life of a message.
+        """
+        waiting = iter(records)
+        for record in waiting:
+            if isinstance(record, Batch):
+                break
+            self.take(record)
+        rest = [record, *waiting]
+        batches = [one for one in rest if isinstance(one, Batch)]
+        plain = (
+            self._model is not None
+            and not any(isinstance(one, Checkpoint) for one in rest)
+            and self._position == batches[0].first_position - 1
+            and take_plain(self._model, self._reasons, self._priorities, moves, commands)
+        )
+        if plain:
+            rest = [one for one in rest if not isinstance(one, Batch)]
+            self.moves += len(moves["op"])
+            self._position = batches[-1].first_position + batches[-1].commands - 1
+            self._root = batches[-1].root
+        for record in rest:
+            self.take(record)
+        return plain
 
     def _compare(self, checkpoint: Checkpoint) -> None:
         position, root, next_message, rows = checkpoint
@@ -110,13 +138,10 @@ class Replay:
             op, flag, cause = _WHATS[what]
             try:
                 if op == _ENQUEUED and cause:  # PASSED: two moves, of which the second has no flag
+                    model.move(op, flag, 0, queue, seq, of, detail)
                     ordinal += 1
-                    if not model.go_straight(queue, seq, flag, of, detail):
-                        model.move(op, flag, 0, queue, seq, of, detail)
-                        model.move(_DELIVERED, False, 0, queue, seq, of, detail)
                     op, flag, cause = _DELIVERED, False, 0
-                else:
-                    model.move(op, flag, cause, queue, seq, of, detail)
+                model.move(op, flag, cause, queue, seq, of, detail)
                 reasons.take(position, op, flag, cause, queue, seq, of, detail, model)
             except ModelMismatch as mismatch:
                 of_queue = -1 if op == _PUBLISHED else queue  # else it is a number

@@ -36,6 +36,7 @@ from tools.verify.input.tables import (
     OPS_OF_MESSAGES,
     ORDINAL_BITS,
     ORDINAL_MAX,
+    Columns,
     Ints,
     table_of,
     unpack,
@@ -88,6 +89,12 @@ _OF_MOVES = {
             COUNT(*) AS n
         FROM logged WHERE stretch >= 0 GROUP BY slice, op, cause, flag""",
 }
+_RULED = {"breaches", *order.ORDER, *causes.CAUSED, *arrivals.ARRIVALS, *arrivals.ANSWERED}
+_OF_PLAIN_MOVES = {
+    name: select
+    for name, select in _OF_MOVES.items()
+    if name not in _RULED or name in order.HIGHEST
+}
 _OF_SUBMISSIONS = {
     **order.SUBMISSIONS,
     "breaches": first_of_each(broken(order.RULES_OF_SESSIONS, more=order.MORE_OF_SESSIONS)),
@@ -137,17 +144,12 @@ def check_segment(
 ) -> Iterator[Tables]:
     """Yield the tables of these records; `following` are those of the next segment."""
     parts, replay = SegmentParts(ranges, gaps, slices), Replay()
-
-    def replayed() -> Iterator[Record]:
-        for record in chain(
-            _join_checkpoints(records), _join_checkpoints(_queue_figures_after(following))
-        ):
-            replay.take(record)
-            yield record
-
-    wanted = [name for name in _OF_MOVES if name in SCHEMAS]
-    for part in parts.of(replayed()):
-        yield answer(_OF_MOVES, part.tables, wanted)
+    for part in parts.of(_join_checkpoints(records)):
+        plain = replay.take_part(part.records, part.moves, part.commands)
+        statements = _OF_PLAIN_MOVES if plain else _OF_MOVES
+        yield answer(statements, part.tables, [name for name in statements if name in SCHEMAS])
+    for record in chain(parts.behind, _join_checkpoints(_queue_figures_after(following))):
+        replay.take(record)
     given = {"submissions": table_of(parts.submissions, _SUBMISSIONS)}
     yield answer(_OF_SUBMISSIONS, given, ["breaches", "counts"])
     counts = [("within", parts.within), ("replayed", replay.moves),
@@ -188,8 +190,11 @@ def _join_checkpoints(records: Iterable[Record]) -> Iterator[Record]:
 class Part(NamedTuple):
     """Consecutive batches after one state, and the tables "logged" and "commands"."""
 
+    records: list[Record]  # of these batches, with others of the model's beside them
     batches: list[Batch]
     ranges: list[tuple[int, int]]  # that the history has from here
+    moves: Columns
+    commands: Columns
     tables: dict[str, pa.Table]
 
     def tells(self, position: int) -> bool:
@@ -218,6 +223,7 @@ class SegmentParts:
         self.submissions: list[tuple[int, int, int, str, int]] = []
         self.names: dict[int, str] = {}  # of queues, by number
         self.within = 0  # moves of messages that the history takes from here
+        self.behind: list[Record] = []  # what is of no part: behind the last batch
         self._named: dict[int, tuple[bool, int]] = {}  # durable, highest priority
         self._cursor = RangeCursor(ranges)
         self._gaps = np.array(gaps, np.int64)
@@ -225,17 +231,23 @@ class SegmentParts:
 
     def of(self, records: Iterable[Record]) -> Iterator[Part]:
         """Yield the parts of these records, taken in order."""
+        taken: list[Record] = []
         batches: list[Batch] = []
         commands = run = 0
         for record in records:
+            state = isinstance(record, Start | Snapshot)
+            gap = full = False
+            if batches and isinstance(record, Batch):
+                last = batches[-1]
+                gap = last.first_position + last.commands != record.first_position
+                full = commands >= _COMMANDS_MAX
+            if batches and (gap or full or state):
+                yield self._part(taken, batches)
+                taken, batches, commands = [], [], 0
+            run += gap or state  # a gap is reported by the parser
+            taken.append(record)
             match record:
                 case Batch():
-                    last = batches[-1] if batches else record
-                    gap = last.first_position + last.commands != record.first_position
-                    if batches and (gap or commands >= _COMMANDS_MAX):
-                        yield self._part(batches)
-                        batches, commands = [], 0
-                        run += gap  # which the parser reports
                     self._submitted(record, run)
                     batches.append(record)
                     commands += record.commands
@@ -243,23 +255,19 @@ class SegmentParts:
                     for number, vhost, name, durable, max_priority in queues:
                         self.names[number] = f"{vhost} {name}"
                         self._named[number] = durable, max_priority
-                case Start() | Snapshot():
-                    if batches:
-                        yield self._part(batches)
-                        batches, commands = [], 0
-                    self._cursor.advance(record)
-                    run += 1
                 case _:
-                    pass
+                    self._cursor.advance(record)
         if batches:
-            yield self._part(batches)
+            yield self._part(taken, batches)
+            taken = []
+        self.behind = taken
 
     def _submitted(self, batch: Batch, run: int) -> None:
         if batch.session and batch.outcomes[:2] not in _NOT_TAKEN:
             blob = batch.first_position, batch.session, batch.origin, batch.blob_no
             self.submissions.append((run, *blob))
 
-    def _part(self, batches: list[Batch]) -> Part:
+    def _part(self, taken: list[Record], batches: list[Batch]) -> Part:
         firsts = [one.first_position for one in batches]
         counts, moves = unpack([one.moves for one in batches], firsts)
         lasts = np.array([one.first_position + one.commands - 1 for one in batches], np.int64)
@@ -287,7 +295,7 @@ class SegmentParts:
             "slice": np.repeat(since_us // self._slices.length_us, counts),
         }  # fmt: skip
         tables = {"logged": pa.table(logged), "commands": pa.table(commands)}
-        return Part(batches, self._cursor.ranges, tables)
+        return Part(taken, batches, self._cursor.ranges, logged, commands, tables)
 
     def _of_queues(self, moves: dict[str, Ints]) -> dict[str, pa.Array]:
         """Return the log's facts about the queue of each move; nothing if it has no name."""

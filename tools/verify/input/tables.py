@@ -28,6 +28,7 @@ from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import sound_entries
 
 Ints: TypeAlias = NDArray[np.int64]
+Columns: TypeAlias = Mapping[str, NDArray[Any]]
 Unsure: TypeAlias = Mapping[tuple[str, int], int]
 """Of what a member submitted in an epoch, the position above which it may have confirmed more than
 it recorded."""
