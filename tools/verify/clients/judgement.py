@@ -70,8 +70,8 @@ _ORDINARY = {
                     THEN 32 ELSE 0 END, NULL, label, NULL
             FROM deliveries LEFT JOIN labels USING (name)
             UNION ALL
-            SELECT body, CASE WHEN ends = 1 AND end_op = 4 AND end_cause <> 6 THEN 64 ELSE 0 END,
-                NULL, NULL, queue
+            SELECT body, CASE WHEN ends = 1 AND end_op = 4 AND end_cause NOT IN (2, 6) THEN 64
+                    ELSE 0 END, NULL, NULL, queue
             FROM lives
         ) AS seven
         GROUP BY body HAVING COUNT(*) = 7 AND BIT_OR(bit) = 127 AND MIN(number) = MAX(number)
@@ -90,6 +90,7 @@ _RESULTS = {
             UNION ALL SELECT * FROM of_returns
             UNION ALL SELECT * FROM of_ends
             UNION ALL SELECT * FROM of_acks
+            UNION ALL SELECT * FROM of_rejects
         ) AS broken JOIN ops ON nth = who""",
     "spans": """
         SELECT name, client, life, MIN(place) AS place, MAX(place) AS until

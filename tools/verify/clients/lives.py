@@ -14,8 +14,8 @@ LIVES_SCHEMAS = {
     "handed": "queue bigint, content bigint, plain bigint, again bigint, reads bigint, "
     "position bigint",
     "places": "queue bigint, content bigint, ends bigint, end_time bigint, end_position bigint, "
-    "end_op bigint, end_cause bigint, acks bigint, last_time bigint, last_position bigint, "
-    "last_op bigint, persistent boolean",
+    "end_op bigint, end_cause bigint, acks bigint, rejects bigint, last_time bigint, "
+    "last_position bigint, last_op bigint, persistent boolean",
     "contents": "content bigint, body bigint",
     "deliveries": "name string, body bigint, plain bigint, again bigint, reads bigint, "
     "position bigint",
@@ -26,7 +26,7 @@ LIVES_SCHEMAS["lives"] = LIVES_SCHEMAS["places"] + ", body bigint"
 # The publishes that a member recorded as confirmed, or may have confirmed; how often each content
 # was delivered, without and with the flag (a delivery that several members logged counts once; a
 # message read in a stream is named by its place only); and how the message at each place
-# ended (`acks`: as it was acknowledged).
+# ended (`acks`: how often it was acknowledged).
 BY_PLACE = {
     "published": """
         SELECT publishes.*, told.position IS NOT NULL AS answered
@@ -53,6 +53,7 @@ BY_PLACE = {
             MAX_BY(op, time) FILTER (WHERE op IN (4, 6)) AS end_op,
             MAX_BY(cause, time) FILTER (WHERE op IN (4, 6)) AS end_cause,
             COUNT(*) FILTER (WHERE op = 4 AND cause = 0) AS acks,
+            COUNT(*) FILTER (WHERE op = 4 AND cause = 2) AS rejects,
             MAX(time) AS last_time, MAX(position) AS last_position, MAX_BY(op, time) AS last_op,
             BOOL_OR(op = 2 AND flag) AS persistent
         FROM moves WHERE op <> 12 GROUP BY queue, seq HAVING COUNT(*) FILTER (WHERE op <> 4) > 0""",
@@ -77,7 +78,7 @@ BY_CONTENT = {
         SELECT queue, content, CAST(SUM(ends) AS BIGINT) AS ends, MAX(end_time) AS end_time,
             MAX(end_position) AS end_position, MAX_BY(end_op, end_time) AS end_op,
             MAX_BY(end_cause, end_time) AS end_cause, CAST(SUM(acks) AS BIGINT) AS acks,
-            MAX(last_time) AS last_time,
+            CAST(SUM(rejects) AS BIGINT) AS rejects, MAX(last_time) AS last_time,
             MAX(last_position) AS last_position, MAX_BY(last_op, last_time) AS last_op,
             BOOL_OR(persistent) AS persistent, body
         FROM places JOIN contents USING (content) GROUP BY queue, content, body""",

@@ -120,7 +120,7 @@ PUBLISHED = {
             WHEN confirmed + refused > there THEN 'missing'
             WHEN confirmed > entered THEN 'nowhere'
             WHEN queue <> '' AND confirmed > inside + excused THEN 'elsewhere'
-            WHEN queue <> '' AND refused > there - inside THEN 'not refused'
+            WHEN refused > there - nowhere - inside THEN 'not refused'
             WHEN attempts = 1 AND confirmed = 1 AND there > 1 AND by_one THEN 'doubled'
             WHEN confirms AND confirmed > answered THEN 'not confirmed'
             END AS verdict
@@ -143,7 +143,9 @@ PUBLISHED = {
                 ELSE CONCAT('its publish ', number, CASE verdict
                     WHEN 'nowhere' THEN ' was confirmed, but entered no queue'
                     WHEN 'elsewhere' THEN CONCAT(' was confirmed, but did not enter ', queue)
-                    WHEN 'not refused' THEN CONCAT(' was refused, but it entered ', queue)
+                    WHEN 'not refused' THEN CONCAT(' was refused, but it ',
+                        CASE WHEN nowhere > 0 THEN 'reached no queue' ELSE
+                            CONCAT('entered ', queue) END)
                     WHEN 'doubled' THEN CONCAT(' was sent once, but became ', there, ' messages')
                     ELSE ' was confirmed, but no member recorded that it confirmed it' END)
             END AS what

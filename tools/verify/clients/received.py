@@ -44,35 +44,48 @@ RECEIVED = {
         ) AS odd USING (body, queue)
         WHERE op = 5
         GROUP BY body, queue, plain, again, plain_there, entered, client, life""",
+    # How often the messages were handed to clients, and settled, and how often clients acked them.
+    "settlements": """
+        SELECT receipts.*, handed, settled, rejected, settled_at, COALESCE(acked, 0) AS acked
+        FROM receipts
+        JOIN (
+            SELECT body, name AS queue, SUM(plain + again) AS handed
+            FROM deliveries GROUP BY body, name
+        ) AS handed USING (body, queue)
+        JOIN (
+            SELECT body, name AS queue, SUM(acks) AS settled, SUM(rejects) AS rejected,
+                MAX(end_position) AS settled_at
+            FROM lives JOIN names USING (queue) GROUP BY body, name
+        ) AS settled USING (body, queue)
+        LEFT JOIN (
+            SELECT body, queue, SUM(n) AS acked FROM acks GROUP BY body, queue
+        ) AS acked USING (body, queue)""",
     # Messages settled as acknowledged more often than clients acked them, if all their receivers
     # keep histories, and lost the connections that had them: they should have come back.
     "of_acks": """
-        SELECT 'G20' AS promise, 'held' AS scope, last AS who, receipts.body, receipts.queue,
-            settled_at AS position, CONCAT('held it as its connection was lost, and acked it ',
-                CASE COALESCE(acked, 0) WHEN 0 THEN 'never' ELSE CONCAT(acked, ' times') END,
+        SELECT 'G20' AS promise, 'held' AS scope, last AS who, body, queue, settled_at AS position,
+            CONCAT('held it as its connection was lost, and acked it ',
+                CASE acked WHEN 0 THEN 'never' ELSE CONCAT(acked, ' times') END,
                 ' (counting all clients), but it was settled as acknowledged ', settled,
                 CASE settled WHEN 1 THEN ' time' ELSE ' times' END) AS what
-        FROM receipts
+        FROM settlements
         JOIN (
             SELECT body, queue, MAX(nth) AS last FROM ops LEFT JOIN (
                 SELECT client, life, session, TRUE AS broke FROM lost
             ) AS ended USING (client, life, session)
             WHERE op = 5 GROUP BY body, queue HAVING BOOL_AND(COALESCE(broke, FALSE))
         ) AS broken USING (body, queue)
-        JOIN (
-            SELECT body, name AS queue, SUM(plain + again) AS handed
-            FROM deliveries GROUP BY body, name
-        ) AS handed USING (body, queue)
-        JOIN (
-            SELECT body, name AS queue, SUM(acks) AS settled, MAX(end_position) AS settled_at
-            FROM lives JOIN names USING (queue) GROUP BY body, name
-        ) AS settled USING (body, queue)
-        LEFT JOIN (
-            SELECT body, queue, SUM(n) AS acked FROM acks GROUP BY body, queue
-        ) AS acked USING (body, queue)
         CROSS JOIN extent
         WHERE sole AND from_start AND (to_end OR alone) AND plain + again = handed
-            AND settled > COALESCE(acked, 0)""",
+            AND settled > acked""",
+    # Who acks a delivery does not reject it, so one of the two is not true.
+    "of_rejects": f"""
+        SELECT 'G20' AS promise, CAST(NULL AS STRING) AS scope, who, body, queue,
+            settled_at AS position, CONCAT('acked it ', {times("acked")},
+                ' (counting all clients), but it was delivered ', {times("handed")},
+                ', and rejected ', {times("rejected")}) AS what
+        FROM settlements CROSS JOIN extent
+        WHERE sole AND from_start AND to_end AND rejected > 0 AND acked + rejected > handed""",
     # Messages received once, and delivered once.
     "sure_receipts": """
         SELECT who FROM receipts

@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from broker.machine.move_log import Op
 from broker.memberlog.records import CLIENT_ROW, ClientOp
 from tests.system.verify.support.client_fixture import ClientPair, check_all
 from tests.system.verify.support.make_client_histories import (
@@ -208,6 +209,47 @@ def flag_a_first_delivery(pair: ClientPair) -> None:
     pair.receive("new", redelivered=True)
 
 
+def reject_what_was_acked(pair: ClientPair) -> None:
+    """A client acked the only delivery; members say that it rejected it."""
+    (message,) = pair.publish("acked", pair.queue)
+    pair.servers.deliver(message)
+    pair.receive("acked")
+    pair.servers.settle(message, cause=2)
+
+
+def reject_after_an_ack_that_was_lost(pair: ClientPair) -> None:
+    """No lie: the ack did not arrive, and the message was rejected as it came again."""
+    (message,) = pair.publish("twice", pair.queue)
+    pair.servers.deliver(message)
+    pair.receive("twice")
+    pair.servers.give_back(message)
+    pair.servers.deliver(message, redelivered=True)
+    pair.receive("twice", redelivered=True, acks=False)
+    pair.servers.settle(message, cause=2)
+
+
+def refuse_what_reached_no_queue(pair: ClientPair) -> None:
+    """A client was told that its publish was refused, which only a full queue does."""
+    pair.writer.published(1, pair.body("nowhere"))
+    pair.servers.publish(pair.body("nowhere"), 1)
+    pair.writer.refused(1)
+
+
+def refuse_to_a_nameless_client(pair: ClientPair) -> None:
+    """The same where the client names no queue."""
+    nameless = pair.clients.client(f"nameless writer of {pair.name}")
+    nameless.published(1, pair.body("somewhere"))
+    pair.servers.publish(pair.body("somewhere"), 1)
+    nameless.refused(1)
+
+
+def confirm_what_a_full_queue_refused(pair: ClientPair) -> None:
+    pair.writer.published(1, pair.body("full"))
+    pair.servers.publish(pair.body("full"), 1, pair.queue)
+    pair.servers.without_last(Op.ENQUEUED)
+    pair.writer.confirmed(1)
+
+
 LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
     answer_both_ways: [("G8", "(1 confirmed, 1 refused, counting all clients), but the members'")],
     confirm_what_a_transaction_published: [("G8", "have it never")],
@@ -240,6 +282,11 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
     refuse_what_was_delivered: [("G20", "its publish 1 was refused, but it entered")],
     receive_from_nowhere: [("G20", "received it once (counting all")],
     flag_a_first_delivery: [("G11", "received it once with the redelivered flag")],
+    reject_what_was_acked: [("G20", "acked it once (counting all clients), but it was delivered")],
+    reject_after_an_ack_that_was_lost: [],
+    refuse_what_reached_no_queue: [("G20", "publish 1 was refused, but it reached no queue")],
+    refuse_to_a_nameless_client: [("G20", "publish 1 was refused, but it reached no queue")],
+    confirm_what_a_full_queue_refused: [("G8", "publish 1 was confirmed, but entered no queue")],
     settle_and_drop_over_a_cold_start: [("G20", "ended 2 times in settle_and_drop")],
 }
 
