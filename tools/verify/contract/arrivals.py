@@ -1,4 +1,4 @@
-"""G20, G23, G30: an accepted publish becomes one message, once in each queue of its route.
+"""G12, G20, G23, G30: an accepted publish becomes one message, once in each queue of its route.
 
 Message numbers rise by one, and so do the places in each queue; a message that enters a queue is
 the one that the command has just published, with its persistence.
@@ -105,6 +105,9 @@ RULES = {
     "number": Rule("G20", "the numbers of messages do not rise by one", "messages", "step <> 1"),
     "place": Rule("G20", "the places in the queue do not rise by one",
         "steps", "place <> next_place AND NOT silent"),
+    "rank": Rule("G12", "entered at a priority that the queue does not have",
+        "steps", """op = 2 AND max_priority >= 0 AND max_priority NOT IN (256, 257)
+            AND seq >> 54 > CASE WHEN max_priority > 257 THEN 0 ELSE max_priority END"""),
     "enqueued unpublished": Rule("G20", "entered the queue without being published by this command",
         "entered", "op = 2 AND NOT published"),
     "enqueued twice": Rule("G20", "one message entered the queue twice",

@@ -1,5 +1,5 @@
-"""LOG, G11, G20, G29, G30: a message moves only for a command that may move it by AMQP, and in its
-place.
+"""LOG, G11, G13, G20, G29, G30: a message moves only for a command that may move it by AMQP, and in
+its place.
 
 Each move names a command of its batch, in their order, and a queue that the log has named; the
 command's kind and outcome must be able to cause it. Closing a channel in any way returns the
@@ -49,13 +49,14 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[Command, ...]] = {
 }
 """The kinds of commands that cause a move by this cause; if none is named, any kind may."""
 
+OWN = 2
 BY_KIND = np.zeros((16, 8, 256), np.int8)
-"""By move, cause, and kind of command: 0: it does not cause the move; 1: it may; 2: it may, and
+"""By move, cause, and kind of command: 0: it does not cause the move; 1: it may; `OWN`: it may, and
 only named kinds do, so the move is not continued from an earlier position."""
 for _op, _words in CAUSES.items():
     for _cause in range(len(_words)):
         _kinds = _CAUSED_BY.get((Op(_op), _cause))
-        BY_KIND[_op, _cause, list(_kinds or Command)] = 2 if _kinds else 1
+        BY_KIND[_op, _cause, list(_kinds or Command)] = OWN if _kinds else 1
 
 # Commands: 2 CONNECTION_CLOSE, 4 CHANNEL_CLOSE, 64 ACTIVATE, 66 TICK.  Outcomes: 1 to 3 came too
 # late, from 300 on replies that close.  `kind` is -1 where its index is outside of its batch, and
@@ -68,6 +69,12 @@ CAUSED = {
         WHERE op IN (1, 4, 5) AND caused <> 1 OR op IN (3, 12) GROUP BY of""",
     # A command that closes a single channel says which one.
     "closed": "SELECT position, of AS channel FROM logged WHERE op = 14 AND cause = 7",
+    # What a command did itself. It acts for one channel, and takes or makes one thing.
+    "of_command": """
+        SELECT position, MIN(ordinal) AS ordinal, -1 AS queue, -1 AS seq, MIN(of) AS of,
+            MAX(of) AS other, COUNT(*) FILTER (WHERE op IN (3, 8)) AS taken
+        FROM logged WHERE caused = 2 AND op NOT IN (6, 7, 9, 10, 14)
+        GROUP BY position HAVING MIN(of) <> MAX(of) OR COUNT(*) FILTER (WHERE op IN (3, 8)) > 1""",
     "ended": """
         SELECT logged.*, last_act
         FROM logged JOIN acts USING (of) LEFT JOIN closed USING (position)
@@ -107,10 +114,15 @@ RULES = {
     "replaced elsewhere": Rule("G30",
         "was replaced or superseded in a queue that keeps no last values",
         "logged", "(op = 6 AND cause = 4 OR op = 4 AND cause = 6) AND max_priority <> 258"),
-    "late command": Rule("G20", "a command that came too late moved a message",
-        "logged", "outcome BETWEEN 1 AND 199 AND kind NOT IN (-1, 66) AND caused <> 1"),
+    "late command": Rule("G20", "a command that came too late, or was refused, moved a message",
+        "logged", """(outcome BETWEEN 1 AND 199 OR outcome >= 300) AND kind NOT IN (-1, 66)
+            AND caused <> 1"""),
     "wrong cause": Rule("G20", "a command of this kind cannot cause this move",
         "logged", "caused = 0 AND kind >= 0"),
+    "two channels": Rule("G13", "one command acted for two channels",
+        "of_command", "of <> other AND taken = 0"),
+    "taken twice": Rule("G20", "one command took two messages, or declared two queues",
+        "of_command", "taken > 1"),
     "return without cause": Rule("G11",
         "messages came back, but nothing was closed, refused or returned",
         "ended", "last_act > nth"),

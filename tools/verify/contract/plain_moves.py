@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tools.verify.contract.causes import OWN
 from tools.verify.contract.queue_model import Message, Model, ModelQueue
 from tools.verify.contract.reasons import Reasons
 from tools.verify.format.commands import Command
@@ -80,12 +81,15 @@ def _is_in_order(moves: Columns, commands: Columns, number: int) -> bool:
     numbered = published[moves["queue"][published] > 0]
     numbered = numbered[np.argsort(of[numbered], kind="stable")]
     same_channel = of[numbered][1:] == of[numbered][:-1]
+    own = np.flatnonzero(moves["caused"] == OWN)
+    same_command = position[own][1:] == position[own][:-1]
     return bool(
         len(op)
         and (op >= Op.PUBLISHED).all() and (op <= Op.SETTLED).all()
         and not (moves["cause"].any() or flag[op >= Op.DELIVERED].any())
         and (moves["kind"] >= 0).all() and not moves["outcome"].any()
-        and (moves["caused"] > 0).all() and (position >= moves["before"]).all()
+        and (moves["caused"] > 0).all() and not np.diff(of[own])[same_command].any()
+        and (position >= moves["before"]).all()
         and np.array_equal(
             position[published], commands["position"][commands["kind"] == Command.PUBLISH]
         )
@@ -170,8 +174,17 @@ def _take_tags(passages: list[_Passage], reasons: Reasons, moves: Columns) -> bo
         (tags < 0).any()  # beyond 2^63
         or not np.array_equal(ahead, ahead[at][inverse])
         or any(reasons.ahead.get(channel, one) != one for channel, one in by_channel.items())
+        or not reasons.closed.isdisjoint(channels.tolist())
     ):
         return False
+    order = np.argsort(inverse, kind="stable")
+    known = np.array([reasons.done.get((one, False), 0) for one in settling.tolist()], np.int64)
+    done = _done(inverse[order], moves["position"][tagged][order], nth[tagged][order], known)
+    if done is None:
+        return False
+    reasons.done |= {
+        (one, False): to for one, to in zip(settling.tolist(), done, strict=True) if to
+    }
     reasons.ahead |= by_channel
     reasons.given |= zip(channels.tolist(), (before + counts).tolist(), strict=True)
     for one in passages:
@@ -182,6 +195,24 @@ def _take_tags(passages: list[_Passage], reasons: Reasons, moves: Columns) -> bo
         for place, ordinal in zip(seq[rows].tolist(), nth[rows].tolist(), strict=True):
             reasons.nth[number, place] = ordinal
     return True
+
+
+def _done(channel: Ints, position: Ints, nth: Ints, known: Ints) -> list[int] | None:
+    """Return up to which delivery each channel settled all; None: an ack of several left one out.
+
+    The columns are those of settled messages, in the order of channels.
+    """
+    span = 1 + max(int(one.max(initial=0)) for one in (nth, known))
+    several = np.zeros(len(nth), bool)
+    several[1:] = (np.diff(channel) == 0) & (np.diff(position) == 0)
+    base = channel * span
+    highest = np.maximum.accumulate(np.where(several, nth, 0) + base)
+    before = np.append(0, highest[:-1]) - base
+    if (nth <= np.maximum(before, known[channel])).any():
+        return None
+    ends = np.flatnonzero(np.diff(channel, append=-1))
+    done: list[int] = np.maximum(highest[ends] - base[ends], known).tolist()
+    return done
 
 
 def _pass(one: _Passage, moves: Columns) -> None:

@@ -1,4 +1,4 @@
-"""G17, G20, G32, G34: a message moves for the reason that its move states.
+"""G13, G17, G20, G32, G34: a message moves for the reason that its move states.
 
 It expires by its deadline, is due by its time, goes over a limit only where there are more messages
 than that, and comes back too often only if it came back that often. A dead letter is the message
@@ -24,9 +24,13 @@ RULES = {
         "G20", "was published as a dead letter, or when due, and is not what died"
     ),
     "before its time": Rule("G17", "expired, or was due, before its time, or without one"),
+    "after its time": Rule("G17", "was delivered though it had expired"),
     "time went back": Rule("G17", "expired by a time before that of an earlier one"),
     "within the limit": Rule("G20", "was dropped, or given up, for a limit that was not reached"),
     "other tag": Rule("G20", "was settled by the tag of another delivery of its channel"),
+    "left out": Rule("G20", "was acknowledged behind a later one that took all up to it along"),
+    "closed channel": Rule("G13", "was sent to a channel that was closed"),
+    "same name": Rule("G20", "the queue was declared while another one had its name"),
     "bound": Rule("G20", "was called unroutable, though a queue was bound"),
     "two holders": Rule("G32", "was delivered while another one held its group"),
     "group order": Rule("G32", "was delivered before an older one of its group"),
@@ -35,15 +39,17 @@ RULES = {
 # Plain numbers, which compare faster than members of an enumeration.
 _PUBLISHED, _DELIVERED, _SETTLED = int(Op.PUBLISHED), int(Op.DELIVERED), int(Op.SETTLED)
 _RETURNED, _DROPPED, _PURGED = int(Op.RETURNED), int(Op.DROPPED), int(Op.PURGED)
-_RECOVERED, _NOTED = int(Op.RECOVERED), int(Op.NOTED)
+_DECLARED, _RECOVERED, _NOTED = int(Op.DECLARED), int(Op.RECOVERED), int(Op.NOTED)
 _GIVEN = (_DELIVERED, int(Op.READ))  # what a channel is sent
-_GROUP, _DEADLINE, _TIME, _REFUSED, _BOUND, _UNBOUND, _NOWHERE = range(7)
+_GROUP, _DEADLINE, _TIME, _REFUSED, _BOUND, _UNBOUND, _NOWHERE, _CLOSED = range(8)
 _EXPIRED, _LIMIT, _DUE, _SENT_ON = range(4)
+_ACKED, _SENT = 0, 1
 _REJECTED, _GIVEN_UP = _DEADLY = (2, 5)
 _LETTER, _DELAYED, _LATE_LETTER = 2, 4, 5
 _DELETED = 1
 _BYTES = 1 << 31  # as the limit of a queue: bytes count
 _LOST = (2, 3)  # causes of what returns: its channel or member is gone
+_RECOVER = 1
 _DUE_SHIFT = 22
 _RESERVED = ("amq.delayed.", "amq.dead-letters.")  # no exchange reaches these queues
 _QUIET = 64  # positions without a letter, after which none of an earlier segment is late
@@ -121,6 +127,7 @@ class Reasons:
 
     def __init__(self) -> None:
         self._names: dict[int, int] = {}  # queues, by their ways from the default exchange
+        self._before: dict[int, int] = {}  # the queue that had a queue's name before it
         self.begin(0)
 
     def begin(self, position: int) -> None:
@@ -138,6 +145,10 @@ class Reasons:
         self.given: dict[int, int] = {}  # how many deliveries, by channel
         self.nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
         self.ahead: dict[int, int] = {}  # of that a tag is, by channel
+        # Up to which of these all were settled, by channel and whether without acks.
+        self.done: dict[tuple[int, bool], int] = {}
+        self._acked: tuple[int, int] = -1, -1  # position and channel of the last ack
+        self.closed: set[int] = set()  # channels
         self._keeps = self._opens = False
         self._changed = self._changing = False  # limits and times to live; lately
         self._changed_at = 0
@@ -145,7 +156,10 @@ class Reasons:
     def name(self, number: int, vhost: str, name: str) -> None:
         """Note the name of a queue."""
         if not name.startswith(_RESERVED):
-            self._names[way_of(vhost, "", name)] = number
+            before = self._names.get(way := way_of(vhost, "", name), number)
+            self._names[way] = number
+            if before != number:
+                self._before[number] = before
 
     def commands(self, position: int, kinds: bytes, outcomes: bytes) -> None:
         """Apply what the commands of a batch end or change, with or without moves; called before
@@ -153,6 +167,7 @@ class Reasons:
         self._opens = Command.CHANNEL_OPEN in kinds
         if self._opens:  # tags begin anew
             self.ahead.clear()
+            self.closed.clear()
         if kinds.translate(None, _CHANGES) != kinds:
             self._changed, self._changed_at = True, position
             for one in self._queues.values():
@@ -194,11 +209,13 @@ class Reasons:
         if op == _PUBLISHED:
             return self._publish(cause, number, detail, flag)
         if op in _GIVEN:
+            if of in self.closed and not self._opens:
+                raise ModelMismatch("closed channel", f"channel {of:08x}")
             self.given[of] = nth = self.given.get(of, 0) + 1
             if op == _DELIVERED:
                 self.nth[number, seq] = nth
         elif op == _SETTLED and moved is not None:
-            self._settle(number, seq, of, detail, counts=not flag)
+            self._settle(cause, number, seq, of, detail, counts=not flag)
             if cause in _DEADLY:
                 self._dead.append((moved.body, moved.persistent))
             if cause == _GIVEN_UP and flag and moved.body is not None and moved.returns < detail:
@@ -210,22 +227,47 @@ class Reasons:
             self._note(flag, cause, number, seq, of, detail, model)
         elif op == _RETURNED:
             self.nth.pop((number, seq), None)
+            if cause in (_RECOVER, *_LOST):  # everything that the channel held came back
+                self.done[of, False] = self.given.get(of, 0)
+        elif op == _DECLARED and self._before.pop(number, number) in model.queues.keys() - {number}:
+            raise ModelMismatch("same name", "it is there still")
         if number in self._queues:
             self._move_noted(self._queues[number], op, cause, number, seq, of)
 
-    def _settle(self, number: int, seq: int, channel: int, tag: int, *, counts: bool) -> None:
+    def _settle(
+        self, cause: int, number: int, seq: int, channel: int, tag: int, *, counts: bool
+    ) -> None:
         nth = self.nth.pop((number, seq), None)
-        if nth is None or not counts or self._opens:
+        if nth is None:
+            return
+        if cause in (_ACKED, _SENT):
+            self._take_all(cause, channel, nth)
+        if not counts or self._opens:
             return
         ahead = self.ahead.setdefault(channel, tag - nth)
         if tag - nth != ahead:
             raise ModelMismatch("other tag", f"it was delivered with tag {nth + ahead}, not {tag}")
 
+    def _take_all(self, cause: int, channel: int, nth: int) -> None:
+        """Check that no delivery was left out by a settlement of all up to a later one: an ack of
+        several, or what was written without acks."""
+        key = channel, cause == _SENT
+        if nth <= self.done.get(key, 0):
+            more = f"delivery {nth}, and all up to {self.done[key]} were settled"
+            raise ModelMismatch("left out", more)
+        at = self._position, channel
+        if cause == _SENT or at == self._acked:
+            self.done[key] = nth
+        self._acked = at
+
     def _move_noted(
         self, noted: _Noted, op: int, cause: int, number: int, seq: int, of: int
     ) -> None:
         if op == _DELIVERED:
-            noted.deadlines.pop(seq, None)
+            deadline = noted.deadlines.pop(seq, None)
+            if deadline and deadline <= self._clock and not self._changing:
+                more = f"at {deadline} us; it is {self._clock} us or later"
+                raise ModelMismatch("after its time", more)
             noted.deliver(seq, of, got=cause > 0)
         elif op in (_SETTLED, _RETURNED):
             returns = op == _RETURNED
@@ -325,6 +367,8 @@ class Reasons:
         elif cause == _UNBOUND:
             if detail in self._ways:
                 self._ways[detail][number] -= 1
+        elif cause == _CLOSED:
+            self.closed.add(of)
         elif cause == _NOWHERE:
             ways = self._ways.get(detail, Counter())
             known = *(one for one, count in ways.items() if count > 0), self._names.get(detail, 0)

@@ -1,4 +1,7 @@
-"""Fresh lies that all members tell alike: each is found at its place, with its promise."""
+"""Fresh lies that all members tell alike: each is found at its place, with its promise.
+
+So is what a broken broker does, or it is listed among what no log could show.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import pytest
 
 pytest.importorskip("duckdb")
 
+from tests.system.verify.corruption.broken_brokers import FAULTS, Fault
 from tests.system.verify.corruption.fresh_lies import (
     BROKEN_BY_LIES,
     IN_QUEUES,
@@ -50,6 +54,23 @@ def test_a_lie_about_queues_is_found(lie: QueueLie) -> None:
     assert min(where for _, where in found) == expected[1]
 
 
+@cache
+def _broken_by(fault: Fault) -> tuple[int, list[Breach]]:
+    """Return where a broken broker must be found, and the actual findings."""
+    maker = MoveMaker()
+    with pytest.MonkeyPatch.context() as patch:
+        where = fault(maker, patch)
+    maker.end()
+    return where, maker.breaches()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_broken_broker_is_found_or_listed(fault: Fault) -> None:
+    where, breaches = _broken_by(fault)
+    found = [(RULES[one.rule].promise, one.position) for one in breaches]
+    assert found[:1] == ([(FAULTS[fault], where)] if FAULTS[fault] else [])
+
+
 @pytest.mark.parametrize("lie", IN_VIEWS, ids=lambda lie: lie.__name__)
 def test_a_lie_about_views_is_found(
     lie: ViewLie, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,4 +90,5 @@ def test_a_lie_about_views_is_found(
 
 def test_each_new_rule_is_broken_by_a_lie() -> None:
     broken = {one.rule for lie in IN_QUEUES for one in _after(lie)[1]}
+    broken |= {one.rule for fault in FAULTS for one in _broken_by(fault)[1]}
     assert BROKEN_BY_LIES - broken == set()
