@@ -12,13 +12,18 @@ pytest.importorskip("duckdb")
 
 from pyarrow import Table
 
+from broker.machine import commands as c
+from broker.machine import machine
+from broker.machine.handlers import consumers
 from broker.machine.move_log import MOVE
+from broker.machine.queueing import settlement
+from broker.machine.state import Channel, State
 from broker.memberlog.records import Batch, Record
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, packed
 from tests.system.verify.support.read_back import read_back
 from tools.verify.contract import segment
 from tools.verify.contract.replay import Replay
-from tools.verify.contract.segment import SegmentParts
+from tools.verify.contract.segment import SegmentParts, check_segment
 from tools.verify.format.records import RecordMalformed
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.sql.statements import answer
@@ -68,7 +73,7 @@ def state_of(replay: Replay) -> object:
         number: replace(queue, order=sorted(queue.ready)) for number, queue in model.queues.items()
     }
     of_reasons = reasons.given, reasons.nth, reasons.ahead, reasons._published, reasons._dead
-    at = replay.moves, replay._position, replay._root
+    at = replay.moves, replay._position, replay._root, reasons.done, reasons.closed
     return model.next_message, model._body, queues, of_reasons, at
 
 
@@ -88,6 +93,42 @@ def test_plain_moves_leave_what_they_leave_one_by_one(seed: int) -> None:
     assert at_once.breaches == one_by_one.breaches == []
     assert plain.count(True) > 4
     assert plain.count(False) > 1
+
+
+def test_an_ack_of_several_that_left_one_out_is_found_among_plain_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = settlement.tags_up_to
+    monkeypatch.setattr(consumers, "tags_up_to", lambda channel, tag, multiple: (
+        whole(channel, tag, multiple) or [tag])[-2:])  # fmt: skip
+    records = read_back(busy(0, 200))
+    at_once, one_by_one = Replay(), Replay()
+    for part in SegmentParts([FileRange(1, 1 << 40)]).of(records):
+        at_once.take_part(part.records, part.moves, part.commands)
+        for record in part.records:
+            one_by_one.take(record)
+    assert [one.rule for one in one_by_one.breaches] == ["left out"]
+    assert at_once.breaches == one_by_one.breaches
+
+
+def test_an_ack_for_two_channels_is_found_among_plain_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def both(state: State, channel: Channel, command: c.Ack) -> int:
+        others = [one for one in state.channels.values() if one is not channel and one.unacked]
+        for one in others[:1]:
+            consumers.on_ack(state, one, command._replace(tag=min(one.unacked), multiple=False))
+        return consumers.on_ack(state, channel, command)
+
+    handlers = list(machine._ON_CHANNEL)
+    handlers[c.ACK] = both  # type: ignore[assignment]
+    monkeypatch.setattr(machine, "_ON_CHANNEL", handlers)
+    found = [
+        rule
+        for tables in check_segment(read_back(busy(0, 100)), [], [FileRange(1, 1 << 40)])
+        for rule in tables["breaches"]["rule"].to_pylist()
+    ]
+    assert set(found) == {"two channels"}
 
 
 def rows_of(tables: Mapping[str, Table]) -> list[str]:
