@@ -46,7 +46,9 @@ RECEIVED = {
         GROUP BY body, queue, plain, again, plain_there, entered, client, life""",
     # How often the messages were handed to clients, and settled, and how often clients acked them.
     "settlements": """
-        SELECT receipts.*, handed, settled, rejected, settled_at, COALESCE(acked, 0) AS acked
+        SELECT receipts.*, CAST(handed AS BIGINT) AS handed, CAST(settled AS BIGINT) AS settled,
+            CAST(rejected AS BIGINT) AS rejected, settled_at,
+            CAST(COALESCE(acked, 0) AS BIGINT) AS acked
         FROM receipts
         JOIN (
             SELECT body, name AS queue, SUM(plain + again) AS handed
