@@ -13,8 +13,10 @@ from click.testing import CliRunner
 
 from tools.commands.qpid_cluster_verify import qpid_cluster_verify
 from tools.verify.findings import Finding
+from tools.verify.live import alert as alert_module
 from tools.verify.live.alert import final_line, result_lines, status, stop_signals
 from tools.verify.live.follow import FollowResult
+from tools.verify.live.metrics import FollowMetrics
 from tools.verify.live.progress import LogProgress, MemberLag
 
 FOUND = Finding("G14", "b", 1, 90, "another chain after PUBLISH")
@@ -62,6 +64,13 @@ def test_the_last_line_has_the_verified_position() -> None:
     line = final_line(RESULT, consistent=True, as_json=False)
     assert line.startswith("consistent so far: 5,000 records, verified up to position 900;")
     assert final_line(RESULT, consistent=False, as_json=False).startswith("NOT CONSISTENT")
+
+
+def test_a_finding_stays_in_the_verdict_of_later_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = FollowResult(RESULT.progress, [], 5000)
+    for looks, consistent in (([RESULT, calm], False), ([calm, calm], True)):
+        monkeypatch.setattr(alert_module, "follow", lambda *_, looks=looks: iter(looks))
+        assert alert_module.alert([], True, [], [], FollowMetrics([])) is consistent
 
 
 @pytest.mark.parametrize("one", [signal.SIGINT, signal.SIGTERM])

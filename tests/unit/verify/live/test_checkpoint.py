@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.findings import BadInput
 from tools.verify.input import segments
 from tools.verify.input.parse import parse_segment
-from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.rows import SEGMENT, Row, ends_of, in_json
 from tools.verify.job import CheckOptions, verify
 from tools.verify.live import checkpoint
 
@@ -62,6 +63,19 @@ def test_positions_that_one_member_lacks_on_disk_are_not_settled(tmp_path: Path)
     maker.logs[b] = [r for r in maker.logs[b] if not isinstance(r, Durable)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
     assert checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs")) == (0, 0)
+
+
+def test_an_open_segment_and_what_follows_it_is_not_settled(tmp_path: Path) -> None:
+    good_history(40).write(tmp_path / "logs", segment_bytes=2000)
+    rows = control_rows(tmp_path / "logs")
+    count, _ = checkpoint.save(tmp_path / "point", rows)
+    of_a = [row for row in rows if row.kind == SEGMENT and (row.member, row.segment) == ("a", 1)]
+    ends = copy(ends_of(of_a[0]))
+    ends.closed = False
+    opened = [row._replace(text=in_json(ends)) if row == of_a[0] else row for row in rows]
+    assert checkpoint.save(tmp_path / "point", opened)[0] < count
+    saved = [row for row in checkpoint.load(tmp_path / "point") if row.kind == SEGMENT]
+    assert [row.segment for row in saved if row.member == "a"] == [0]
 
 
 def test_an_archived_segment_may_be_missing(tmp_path: Path) -> None:

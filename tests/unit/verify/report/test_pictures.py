@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
+import pytest
+
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.make_logs import good_history
+from tools.verify.format.moves import FLAG, Op
 from tools.verify.report.pictures import (
     PLOT,
     TICKS_MAX,
@@ -17,10 +23,13 @@ from tools.verify.report.timeline import (
     SLICES,
     Event,
     IncarnationTimeline,
+    MoveCount,
     Slice,
     Span,
     Timeline,
+    build_timeline,
 )
+from tools.verify.sql.kept import read_kept
 
 BEGIN = 1_767_225_600_000_000
 STEP = 1_000_000
@@ -115,3 +124,31 @@ def test_names_are_beside_bars_and_marks_name_their_member() -> None:
     assert "in no primary for 25.0 % of the time" in text
     assert "<title>b (incarnation 1) takes the state</title>" in text
     assert text.count('class="name"') == 2
+
+
+def test_messages_a_second_and_deliveries_of_what_came_back_are_counted() -> None:
+    moved = timeline()
+    moved.move_counts = [
+        MoveCount(3, int(Op.PUBLISHED), 40), MoveCount(3, Op.PUBLISHED | FLAG, 2),
+        MoveCount(4, int(Op.DELIVERED), 20), MoveCount(4, Op.DELIVERED | FLAG, 5),
+        MoveCount(4, int(Op.RETURNED), 5),
+    ]  # fmt: skip
+    drawn = "".join(pictures(moved, []))
+    assert "published: at most 42" in drawn
+    assert "Of 25 deliveries 5 were" in drawn
+
+
+def test_an_incarnation_ends_as_its_log_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one of c was killed; the second one received the state."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    good_history(10).write(tmp_path, 1 << 30)
+    paths = sorted(tmp_path.rglob("*.qml"))
+    lives = build_timeline(read_kept(None, "scan", paths), rows_in(paths)).incarnations
+    events = {(one.member, one.incarnation): [did.what for did in one.events] for one in lives}
+    assert events["a", 1] == ["start", "stop"]
+    assert events["c", 1] == ["start", "end"]
+    assert events["c", 2] == ["start", "snapshot", "stop"]
+    (again,) = [one for one in lives if (one.member, one.incarnation) == ("c", 2)]
+    assert again.spans[0].position > 0
