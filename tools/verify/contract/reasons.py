@@ -101,12 +101,12 @@ class _Noted:
         self.held[seq] = group
         self.holders[group] = channel, count + 1, stays or (self.kept and not got)
 
-    def let_go(self, seq: int, *, returns: bool, gone: bool) -> None:
+    def let_go(self, seq: int, *, returns: bool) -> None:
         group = self.held.pop(seq, None)
         if group is None:
             return
         holder, count, stays = self.holders[group]
-        if count > 1 or (stays and not gone):
+        if count > 1 or stays:
             self.holders[group] = holder, count - 1, stays
         else:
             del self.holders[group]
@@ -270,10 +270,8 @@ class Reasons:
                 raise ModelMismatch("after its time", more)
             noted.deliver(seq, of, got=cause > 0)
         elif op in (_SETTLED, _RETURNED):
-            returns = op == _RETURNED
-            gone = returns and cause in _LOST
-            noted.let_go(seq, returns=returns, gone=gone)
-            if gone and self._keeps:
+            noted.let_go(seq, returns=op == _RETURNED)
+            if op == _RETURNED and cause in _LOST and self._keeps:  # the consumer is gone
                 self._keep_no_more()
         elif op == _DROPPED:
             noted.ready.pop(seq, None)

@@ -377,6 +377,65 @@ def queue_goes_with_a_get(maker: MoveMaker, patch: Patch) -> int:
     return UNSEEN
 
 
+# What a broker may do.
+
+
+def channel_with_and_without_acks(maker: MoveMaker) -> None:
+    client = _filled(maker, 4)
+    client.get("q")
+    client.get("q", no_ack=True)
+    client.get("q")
+    client.get("q", no_ack=True)
+    client.sent(4)
+    client.ack(1)
+    client.ack(3)
+
+
+def channel_that_is_opened_again(maker: MoveMaker) -> None:
+    client = _filled(maker, 2)
+    client.get("q")
+    client.close_channel()
+    client.channel(1).get("q")
+    client.ack(1)
+
+
+def acks_in_any_order(maker: MoveMaker) -> None:
+    client = _filled(maker, 6)
+    client.consume("q")
+    client.ack(4)
+    client.ack(3, multiple=True)
+    client.ack(6)
+    client.ack(5)
+
+
+def kept_group_whose_consumer_went(maker: MoveMaker) -> None:
+    """Everything that it was sent was settled."""
+    client = _filled(maker, 0, {"qpid.group_header_key": "g"})
+    one, two = client.channel(2), client.channel(3)
+    of_group = codec.encode_properties({"headers": {"g": "a"}})
+    one.consume("q", "one", 1)
+    client.publish("q", b"1", properties=of_group)
+    client.publish("q", b"2", properties=of_group)
+    one.ack(1)
+    one.ack(2)
+    two.consume("q", "two", 1)
+    one.cancel("one")
+    for i in range(2):
+        client.publish("q", b"%d" % i, properties=of_group)
+    two.ack(1)
+
+
+def name_of_a_deleted_queue(maker: MoveMaker) -> None:
+    client = _filled(maker, 1)
+    client.delete("q")
+    client.queue("q")
+    client.publish("q", b"new")
+
+
+NO_FAULTS: tuple[Callable[[MoveMaker], None], ...] = (
+    channel_with_and_without_acks, channel_that_is_opened_again, acks_in_any_order,
+    kept_group_whose_consumer_went, name_of_a_deleted_queue,
+)  # fmt: skip
 FAULTS: dict[Fault, str] = {
     ack_of_several_leaves_one_out: "G20",
     recover_leaves_one_out: "G20",

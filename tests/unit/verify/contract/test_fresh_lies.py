@@ -5,6 +5,7 @@ So is what a broken broker does, or it is listed among what no log could show.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from tests.system.verify.corruption.broken_brokers import FAULTS, Fault
+from tests.system.verify.corruption.broken_brokers import FAULTS, NO_FAULTS, Fault
 from tests.system.verify.corruption.fresh_lies import (
     BROKEN_BY_LIES,
     IN_QUEUES,
@@ -69,6 +70,14 @@ def test_a_broken_broker_is_found_or_listed(fault: Fault) -> None:
     where, breaches = _broken_by(fault)
     found = [(RULES[one.rule].promise, one.position) for one in breaches]
     assert found[:1] == ([(FAULTS[fault], where)] if FAULTS[fault] else [])
+
+
+@pytest.mark.parametrize("history", NO_FAULTS, ids=lambda history: history.__name__)
+def test_nobody_is_accused_of_what_a_broker_may_do(history: Callable[[MoveMaker], None]) -> None:
+    maker = MoveMaker()
+    history(maker)
+    maker.end()
+    assert maker.breaches() == []
 
 
 @pytest.mark.parametrize("lie", IN_VIEWS, ids=lambda lie: lie.__name__)
