@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import re
 import resource
@@ -23,6 +22,7 @@ from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.listener.client_socket import ClientSocket, Served
 from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
 from broker.listener.http_wire import HttpWire
+from broker.listener.ports import PortTaken, bind_sentence, open_port
 from broker.listener.tls import ServerTls, server_tls, tls_reason
 from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport
@@ -47,10 +47,6 @@ LIMITED_BY = {
 _ANYWHERE = re.compile(r"(?<=:)(?:0\.0\.0\.0|\[::\])(?=:\d)")
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Addresses that belong to nobody (RFC 5737, RFC 3849): choosing a route to them sends nothing."""
-
-
-class PortTaken(Exception):
-    """An address cannot be bound; the text says what to do."""
 
 
 class AccessFileError(Exception):
@@ -160,10 +156,10 @@ class ClientListener:
         return int(server.sockets[0].getsockname()[1])
 
     async def serve(self, member: Served) -> None:
-        """Let clients in."""
+        """Let clients in. Raises PortTaken."""
         self._member = member
         for server in self._servers:
-            await server.start_serving()
+            await open_port(server, BACKLOG)
         self._sweep()
 
     async def close(self) -> None:
@@ -235,24 +231,6 @@ class ClientListener:
 
 def _write(kind: str, text: str) -> None:
     log.log(LEVELS.get(kind, logging.WARNING), "%s", text)
-
-
-def bind_sentence(host: str, port: int, option: str, error: OSError) -> str:
-    """Why a port is unavailable, and what to do."""
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    what = f"cannot listen on {where}"
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"{what}: another program listens there; stop it, or give another {option}"
-        case errno.EADDRNOTAVAIL | None:  # asyncio's own errors, which have no number
-            return f"{what}: this machine has no such address; set --interface to one of its own"
-        case errno.EACCES:
-            return f"{what}: not permitted to this user; give a {option} from 1024 on"
-        case _:
-            pass
-    if isinstance(error, socket.gaierror):
-        return f"{what}: the name cannot be resolved; give an address to --interface"
-    return f"{what}: {error.strerror or error}"
 
 
 def reachable(url: str) -> str:

@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
+from broker.listener.ports import open_port
 from broker.listener.tls_transport import TlsTransport
 from broker.management.json_values import text_of
 from broker.options.client_ports import ClientLimits
@@ -76,9 +77,9 @@ class HttpConnections:
         return int(listener.sockets[0].getsockname()[1])
 
     async def serve(self) -> None:
-        """Let clients in."""
+        """Let clients in. Raises PortTaken."""
         for listener in self._listeners:
-            await listener.start_serving()
+            await open_port(listener, BACKLOG)
         if self._reaper is None:
             self._reap()
 

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from broker.findings.member_findings import MemberFindings
 from broker.frontend.gateway import Gateway
-from broker.listener.client_listener import ClientListener, PortTaken, bind_sentence
+from broker.listener.client_listener import ClientListener
+from broker.listener.ports import PortTaken, bind_sentence
 from broker.listener.tls import ServerTls
 from broker.management.access import Logins
 from broker.management.amqp_client import AmqpRefused
@@ -150,7 +151,7 @@ class ManagementPort:
         listener: ClientListener,
         not_taken: Callable[[], str],
     ) -> None:
-        """From here on show this member, whose clients come to these ports."""
+        """From here on show this member, whose clients come to these ports. Raises PortTaken."""
         name = member.controller.me.name
         member.observation.watch_ports(lambda: _ends_at(listener.tls), listener.refused)
         findings = MemberFindings(

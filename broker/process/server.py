@@ -18,10 +18,10 @@ from broker.exit_codes import Exit
 from broker.listener.client_listener import (
     AccessFileError,
     ClientListener,
-    PortTaken,
     TlsFileError,
     reachable,
 )
+from broker.listener.ports import PortTaken
 from broker.management.failover import FailoverExchange
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
@@ -154,8 +154,6 @@ async def _serve(
         api = ManagementPort(options.management, options.cluster_name)
         ports = await _bound(options, listener, api)
         transport = _transport(options)
-        if options.clustered:
-            log.info("ring on %s, %s", transport.address, transport.security.describe())
         schemes = _schemes(options)
         url = _with_ports(reachable(options.cluster_url), zip(schemes, ports, strict=True))
         if shared is not None:
@@ -176,10 +174,13 @@ async def _serve(
         _start(start, loop, reload.begin, shared.terminate if shared else member.terminate)
         if shared is not None:
             shared.follow(member)
-        await listener.serve(member)
-        listening = _listening(schemes, options.interface, ports)
-        await api.serve(member, shovels, listening, listener, lambda: reload.not_taken)
-        manager.ready(lambda: member.life.state.value)
+        try:
+            await listener.serve(member)
+            listening = _listening(schemes, options.interface, ports)
+            await api.serve(member, shovels, listening, listener, lambda: reload.not_taken)
+            manager.ready(lambda: member.life.state.value)
+        except PortTaken as error:
+            member.stop(Exit.UNAVAILABLE, str(error))
         code = await member.done
         manager.stopping()
         await api.close()
@@ -315,9 +316,12 @@ def _start(
 
 def _transport(options: BrokerOptions) -> RedundantTransport:
     try:
-        return ring_transport(options, log.warning)
+        transport = ring_transport(options, log.warning)
     except NoRing as error:
         raise _Refused(error.code, str(error)) from error
+    if options.clustered:
+        log.info("ring on %s, %s", transport.address, transport.security.describe())
+    return transport
 
 
 @contextlib.contextmanager

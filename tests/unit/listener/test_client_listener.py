@@ -23,7 +23,8 @@ from broker.amqp.handshake import CAPABILITIES
 from broker.frontend.client import Client
 from broker.frontend.connections import Connections, Options
 from broker.frontend.management import Managed
-from broker.listener.client_listener import ClientListener, PortTaken
+from broker.listener.client_listener import ClientListener
+from broker.listener.ports import PortTaken
 from broker.listener.tls import server_tls
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits, TlsOptions
@@ -581,5 +582,27 @@ def test_a_port_in_use_is_reported_with_advice(run: Callable[[Story], None], fil
                 await here.listener.bind("203.0.113.1", 0)
             with pytest.raises(PortTaken, match="cannot be resolved"):
                 await here.listener.bind("no-such-host.invalid", 0)
+
+    run(story)
+
+
+def test_of_two_sockets_bound_to_one_port_the_second_is_reported_when_it_is_to_listen(
+    run: Callable[[Story], None], files: Files
+) -> None:
+    """Two brokers that start at one time: neither listens yet, so both can bind."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(ClientLimits(), files) as here:
+            first, second = (ClientListener(ClientLimits(), loop) for _ in range(2))
+            port = await first.bind(HOST, 0)
+            assert await second.bind(HOST, port) == port
+            await first.serve(here.member)
+            with pytest.raises(PortTaken, match=f"127.0.0.1:{port}: another program listens"):
+                await second.serve(here.member)
+            await second.close()
+            _, writer = await asyncio.open_connection(HOST, port)
+            writer.close()
+            await first.close()
 
     run(story)
