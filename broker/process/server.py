@@ -39,6 +39,7 @@ from broker.process.member_life import LifeState, prefix
 from broker.process.reload import Reload, Serving
 from broker.process.ring_setup import NoRing, ring_transport
 from broker.replication.replica import Divergence
+from broker.service.hang_up import on_hang_up
 from broker.service.messages import LogFileError, Messages
 from broker.service.notify import ServiceManager
 from broker.sharing.shared_store import Ended, SharedStore, ThreadEnded
@@ -310,7 +311,7 @@ def _start(
     terminal sends, too."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, terminate)
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    on_hang_up(loop, hang_up)
     start()
 
 

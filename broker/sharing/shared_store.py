@@ -18,6 +18,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
 from broker.memberlog.records import LEASE_GIVEN_UP, LEASE_LOST, LEASE_TAKEN, Lease
 from broker.options.modes.shared_store import SharedStoreOptions
+from broker.service.hang_up import on_hang_up
 from broker.sharing.generations import make_generation, remove_former, source_for
 from broker.sharing.lease import (
     WHO_CHARACTERS_MAX,
@@ -116,8 +118,9 @@ class SharedStore:
         await asyncio.to_thread(self._leases.open)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._asked_to_end)
-        self._loop.add_signal_handler(
-            signal.SIGHUP, log.info, "SIGHUP: nothing is read again while this broker waits"
+        on_hang_up(
+            self._loop,
+            partial(log.info, "SIGHUP: nothing is read again while this broker waits"),
         )
         while self._given_up is None:
             self._led, self._lost = self._loop.create_future(), ""

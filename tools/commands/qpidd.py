@@ -16,6 +16,7 @@ import click
 
 from broker.exit_codes import Exit
 from broker.options.table import OPTIONS
+from broker.service.hang_up import hold_hang_ups
 from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command, with_options
 from tools.cli.sections import OptionsInSections
@@ -116,6 +117,7 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
             "refusing to run under python -O: the assertions that stop a faulty member are off",
             Exit.USAGE,
         )
+    hold_hang_ups()
     named = {name.replace("_", "-"): text for name, text in typed.items() if text is not None}
     file = Path(config).absolute() if config else None
     read = partial(read_options, named, os.environ, file)
