@@ -227,7 +227,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
         access=read_access_options(text),
         backups=read_backup_options(text),
-        management=read_management_options(text, interface, own_port),
+        management=read_management_options(text, interface, own_port, tls.port if tls else None),
         memberlog=read_memberlog_options(text),
         bounds=read_bounds(text),
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
@@ -256,7 +256,10 @@ def _without_ring(text: Mapping[str, str], cluster_name: str) -> SharedStoreOpti
 
 def _port(text: str, tls: TlsOptions | None) -> int | None:
     if text.lower() != "none":
-        return number("port", text, 0, PORT_MAX)
+        port = number("port", text, 0, PORT_MAX)
+        if tls is not None and port == tls.port != 0:
+            raise OptionError("tls-port", f"{port} is the port without TLS; take another one")
+        return port
     if tls is None:
         raise OptionError("port", "'none' needs --tls-cert and --tls-key, or nobody could connect")
     return None

@@ -48,9 +48,9 @@ class ManagementOptions(NamedTuple):
 
 
 def read_management_options(
-    text: Mapping[str, str], interface: str, client_port: int
+    text: Mapping[str, str], interface: str, client_port: int, tls_client_port: int | None = None
 ) -> ManagementOptions:
-    """Read the options.  Raises OptionError."""
+    """Read the options; those of the clients' ports are read already.  Raises OptionError."""
     host = text["management-interface"].removeprefix("[").removesuffix("]") or interface
     if any(c.isspace() or c in ",/@" for c in host) or not host.isprintable():
         raise OptionError("management-interface", f"{host!r} is not a host name or an IP address")
@@ -64,17 +64,17 @@ def read_management_options(
             port = client_port - OFFSET
     else:
         port = number("management-port", given, 0, PORT_MAX)
-    if port and port == client_port and host == interface:
-        raise OptionError("management-port", f"{port} is the client port; take another one")
+    if port and port in (client_port, tls_client_port) and host == interface:
+        raise OptionError("management-port", f"{port} is a client port; take another one")
     file = text["load-definitions"]
     path = Path(file).expanduser().absolute() if file else None
     metrics = text["prometheus-port"].lower()
     prometheus = None
     if metrics not in ("off", "no"):
         prometheus = number("prometheus-port", metrics, 0, PORT_MAX)
-    if prometheus and prometheus in (port, client_port):
+    if prometheus and prometheus in (port, client_port, tls_client_port):
         raise OptionError("prometheus-port", f"{prometheus} is taken by another option")
-    tls_port = _tls_port(text, (port, client_port, prometheus))
+    tls_port = _tls_port(text, (port, client_port, tls_client_port, prometheus))
     return ManagementOptions(host, port, given != "auto", path, tls_port, prometheus)
 
 
