@@ -129,7 +129,7 @@ class Reload:
             self.begin()
 
     def _put_in_force(self, read: _Read) -> None:
-        options, without = read.options, frozenset[str]()
+        options, without, started = read.options, frozenset[str](), frozenset[str]()
         if read.tls is None:
             without |= OF_TLS
         if read.access is None:
@@ -144,12 +144,14 @@ class Reload:
             member, listener = self._serving
             if read.tls is not None:
                 listener.tls = read.tls
+            if (options.tls is None) is not (listener.tls is None):
+                started = OF_TLS
             if read.access is not None:
                 listener.backends.replace(*read.access)
                 _tell_of_access(options, *read.access)
             listener.limits.limits = options.clients
             member.set_limits(options)
-        found = changes(self._in_force, options.text, without=without)
+        found = changes(self._in_force, options.text, without=without, started=started)
         self._in_force.update({name: options.text[name] for name in found.names})
         log.info("SIGHUP: read again; changed: %s", "; ".join(found.taken) or NOTHING)
         if read.tls is not None:
@@ -183,12 +185,17 @@ class Changes(NamedTuple):
 
 
 def changes(
-    before: Mapping[str, str], after: Mapping[str, str], *, without: frozenset[str]
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    *,
+    without: frozenset[str],
+    started: frozenset[str] = frozenset(),
 ) -> Changes:
-    """Compare the options; `without` names reloadable ones that cannot take effect this time."""
+    """Compare the options; `without` names reloadable ones that cannot take effect this time, and
+    `started` those of a port that only a start opens or closes."""
     differ = [name for name in after if after[name] != before.get(name, "")]
-    taken = [name for name in differ if name in RELOADED - without]
-    restart = [name for name in differ if name not in RELOADED]
+    taken = [name for name in differ if name in RELOADED - without - started]
+    restart = [name for name in differ if name not in RELOADED - started]
     return Changes(
         tuple(taken),
         tuple(_change(name, before, after) for name in taken),

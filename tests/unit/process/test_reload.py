@@ -14,6 +14,7 @@ from broker.options.logs import LogOptions
 from broker.options.table import DEFAULTS
 from broker.process.reload import OF_LOGS, OF_TLS, RELOADED, Reload, Serving, changes
 from broker.service.messages import Messages
+from tests.support.certificates import Authority
 
 
 def test_every_reloaded_option_exists() -> None:
@@ -87,6 +88,36 @@ def test_the_user_file_is_reread_and_a_mistake_keeps_the_old_users(
         assert caplog.messages.count(f"SIGHUP: users in {file}: 1") == 2
         (problem,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
         assert problem.startswith(f"SIGHUP: what was in force stays: --auth-file {file}: line 1")
+    finally:
+        loop.close()
+
+
+def test_switching_tls_on_or_off_is_named_as_in_need_of_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The port for TLS is opened at a start; the log must not say that nothing changed."""
+    files = Authority(tmp_path / "pki").issue("server", "localhost")
+    caplog.set_level("INFO", "qpidd")
+    without = broker_options({})
+    over_tls = {"tls-cert": str(files.certificate), "tls-key": str(files.key)}
+    with_tls = broker_options(over_tls)
+    loop = asyncio.new_event_loop()
+    try:
+        for before, after, said in (
+            (without, with_tls, f"tls-cert (none) -> {files.certificate}"),
+            (with_tls, without, f"tls-cert {files.certificate} -> (none)"),
+        ):
+            listener = ClientListener(before.clients, loop)
+            if before.tls is not None:
+                listener.begin_tls(before.tls)
+            serving = Serving(_Member(), listener)
+            messages = cast("Messages", _Messages())
+            reload = Reload(before, lambda after=after: after, loop, serving, messages)  # type: ignore[misc]
+            for _ in range(2):  # as long as it is not restarted
+                caplog.clear()
+                reload._put_in_force(reload._read())
+                assert f"SIGHUP: only a restart changes: {said}" in caplog.text
+            assert (listener.tls is None) is (before.tls is None)
     finally:
         loop.close()
 
