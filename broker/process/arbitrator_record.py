@@ -41,15 +41,16 @@ class RecordFile:
     def __init__(self, directory: Path, cluster_name: str, member: str) -> None:
         self.data_dir = directory
         self._path = directory / FILE_NAME
-        if (directory / "store").exists():
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            has_store = (directory / "store").exists()
+        except OSError as error:
+            raise explain(error, directory) from error
+        if has_store:
             raise StoreUnreadable(
                 f"{directory} holds the store of a member with data; give the arbitrator a "
                 "--data-dir of its own"
             )
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise explain(error, directory) from error
         self._lock = DirectoryLock(directory)
         try:
             found = _read(self._path) or ArbiterRecord(cluster_name, member)

@@ -160,3 +160,16 @@ def test_a_member_in_another_role_is_told_both_roles() -> None:
         "x", data(), PAIR
     )
     assert not contradiction("y", record(0), PAIR)  # it may replace the other one
+
+
+def test_a_directory_that_may_not_be_entered_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(server._Refused, match="Permission denied") as refused, server._opening():
+        RecordFile(tmp_path, "shop", "x:1")
+    assert str(tmp_path) in refused.value.reason
+    assert refused.value.code is Exit.CANNOT_CREATE
