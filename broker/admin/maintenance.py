@@ -20,7 +20,7 @@ from vsync.totem.events import Direct
 from vsync.types import Member
 
 CLOSE, DRAIN, UNDRAIN, IS_DRAINED, IS_NOT = b"Oc", b"Od", b"Ou", b"O!", b"O."
-"""The first bytes of datagrams; a client's address follows CLOSE."""
+"""The first bytes of datagrams; a client's address, a zero byte and the reason follow CLOSE."""
 ANNOUNCE_S = 1.0
 HEARD_S = 5.0
 """A member that has not repeated its announcement for this long counts as no longer drained."""
@@ -83,10 +83,11 @@ class Maintenance:
             )  # fmt: skip
         return sorted(found, key=lambda one: (str(one["member"]), str(one["address"])))
 
-    def disconnect(self, address: str, of: str = "") -> list[str]:
+    def disconnect(self, address: str, of: str = "", reason: str = "") -> list[str]:
         """Have the connection from `address` closed; return the members that have it.
 
-        Clients of two members may have the same address; `of` names the member then.
+        Clients of two members may have the same address; `of` names the member then. The client is
+        told the reason.
         """
         machine = self._controller.replica.machine
         members = {record.session: name for name, record in machine.sessions.items()}
@@ -98,9 +99,9 @@ class Maintenance:
         at &= {of} if of else at
         for name in at:
             if name == self._controller.me.name:
-                self._close(address, "here")
+                self._close(address, reason, "here")
             else:
-                self._send(name, CLOSE + address.encode())
+                self._send(name, CLOSE + f"{address}\0{reason}".encode())
         return sorted(at)
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
@@ -134,7 +135,8 @@ class Maintenance:
             case b"Od" | b"Ou":
                 self._set(on=payload == DRAIN, by=f"through {sender.name}")
             case b"Oc":
-                self._close(payload[2:].decode("utf-8", "replace"), f"through {sender.name}")
+                address, _, reason = payload[2:].decode("utf-8", "replace").partition("\0")
+                self._close(address, reason, f"through {sender.name}")
             case b"O!":
                 self._heard[sender] = self._now
             case b"O.":
@@ -143,10 +145,11 @@ class Maintenance:
                 return False
         return True
 
-    def _close(self, address: str, by: str) -> None:
+    def _close(self, address: str, reason: str, by: str) -> None:
         shown = address if address.isprintable() else repr(address)
-        self._note(f"an operator closes the connection of {shown} ({by})")
-        self._clients.disconnect(address, CLOSED)
+        why = f": {reason}" if reason else ""
+        self._note(f"an operator closes the connection of {shown} ({by}){why}")
+        self._clients.disconnect(address, CLOSED + why)
 
     def _set(self, *, on: bool, by: str) -> None:
         if on is self._drained:

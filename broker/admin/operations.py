@@ -166,10 +166,10 @@ class Operations:
         self._demand_active()
         return self._maintenance.connections()
 
-    def disconnect(self, address: str, of: str) -> list[str]:
-        """Close a client's connection; return the members that had it."""
+    def disconnect(self, address: str, of: str, reason: str = "") -> list[str]:
+        """Close a client's connection for this reason; return the members that had it."""
         self._demand_active()
-        return self._maintenance.disconnect(address, of)
+        return self._maintenance.disconnect(address, of, reason)
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
         """Drain a member, or let it take clients again.

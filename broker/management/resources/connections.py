@@ -168,7 +168,9 @@ def _close(call: Call, one: ConnectionRecord) -> None:
     """A monitoring user sees the connections of others, but may end none."""
     if not call.user.administers and one.user != call.user.name:
         raise Problem(401, "not_authorised", "User not authorised to access object")
-    call.broker.operations.disconnect(one.peer, _member_of(call, one.key[0]))
+    given = call.request.headers.get("X-Reason", "").encode(errors="replace").decode()
+    reason = "".join(character for character in given if character.isprintable())
+    call.broker.operations.disconnect(one.peer, _member_of(call, one.key[0]), reason)
 
 
 # -- channels and consumers ----------------------------------------------------------------------

@@ -51,8 +51,10 @@ def test_a_connection_its_channel_and_its_consumer(api: Api, amqp: pika.Blocking
 
 def test_a_connection_is_closed(api: Api, amqp: pika.BlockingConnection) -> None:
     name = name_of(amqp)
-    assert api.ask("DELETE", f"connections/{seg(name)}").status == 204
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+    reason = {"X-Reason": "stuck: обновление".encode().decode("latin-1")}
+    assert api.ask("DELETE", f"connections/{seg(name)}", headers=reason).status == 204
+    told = "320.*closed by an operator: stuck: обновление"
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=told):
         amqp.process_data_events(time_limit=10)
     wait_until(lambda: name not in api.rows("connections"), 10, "the end of the connection")
     assert api.ask("DELETE", f"connections/{seg(name)}").status == 404

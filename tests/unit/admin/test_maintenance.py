@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.admin.maintenance import ANNOUNCE_S, HEARD_S, Maintenance
+from broker.admin.maintenance import ANNOUNCE_S, CLOSED, HEARD_S, Maintenance
 from broker.replication.controller import Controller
 from vsync.admin.protocol import Json, QueryRefused
 from vsync.totem.events import Direct
@@ -21,9 +21,11 @@ class Clients:
     def __init__(self) -> None:
         self.refusal = ""
         self.closed: list[str] = []
+        self.reasons: list[str] = []
 
     def disconnect(self, address: str, reason: str) -> None:
         self.closed.append(address)
+        self.reasons.append(reason)
 
     def drain(self, reason: str) -> None:
         self.refusal = reason
@@ -142,7 +144,7 @@ def test_every_member_lists_all_clients_with_more_about_its_own() -> None:
 
 def test_a_connection_is_closed_on_its_member() -> None:
     cluster = Cluster()
-    assert cluster.members["a"].disconnect("127.0.0.1:50003") == ["c"]
+    assert cluster.members["a"].disconnect("127.0.0.1:50003", reason="für: alle") == ["c"]
     assert cluster.members["a"].disconnect("127.0.0.1:50001") == ["a"]
     assert cluster.members["a"].disconnect("127.0.0.1:1") == []
     assert cluster.members["a"].disconnect("127.0.0.1:50002", "c") == []
@@ -150,6 +152,8 @@ def test_a_connection_is_closed_on_its_member() -> None:
     assert [cluster.clients[name].closed for name in "abc"] == [
         ["127.0.0.1:50001"], ["127.0.0.1:50002"], ["127.0.0.1:50003"],
     ]  # fmt: skip
+    assert cluster.clients["a"].reasons == [CLOSED]
+    assert cluster.clients["c"].reasons == [f"{CLOSED}: für: alle"]
 
 
 def test_closing_a_connection_collects_no_facts_of_all_others(

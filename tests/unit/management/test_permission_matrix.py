@@ -234,6 +234,6 @@ def test_a_user_sees_and_ends_its_own_connection() -> None:
             path = f"/api/connections/{quote('10.0.0.2:7000')}"
             assert (await http.ask("GET", path, login="asker:pw")).status == 200
             assert (await http.ask("DELETE", path, login="asker:pw")).status == 204
-            assert made.asked == [("disconnect", "10.0.0.2:7000", "a")]
+            assert made.asked == [("disconnect", "10.0.0.2:7000", "a", "")]
 
     asyncio.run(run())
