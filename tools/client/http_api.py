@@ -101,7 +101,8 @@ class Api:
 
     def delete(self, *names: str, only: Mapping[str, bool] | None = None, reason: str = "") -> Json:
         """Remove the resource at a path; `only`: conditions such as if-empty."""
-        return self._ask("DELETE", names, None, only, {"X-Reason": reason} if reason else {})
+        more = {"X-Reason": " ".join(reason.split()).encode()} if reason else {}
+        return self._ask("DELETE", names, None, only, more)
 
     def _ask(
         self,
@@ -109,13 +110,13 @@ class Api:
         names: tuple[str, ...],
         body: Mapping[str, Json] | None,
         query: Mapping[str, str | int | bool] | None = None,
-        more: Mapping[str, str] | None = None,
+        more: Mapping[str, bytes] | None = None,
     ) -> Json:
         path = "/api/" + "/".join(quote(name, safe="") for name in names)
         if query:
             path += "?" + urlencode({k: _query_text(value) for k, value in query.items()})
         login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        headers = {"Authorization": f"Basic {login}", **(more or {})}
+        headers: dict[str, str | bytes] = {"Authorization": f"Basic {login}", **(more or {})}
         content = None
         if body is not None:
             content = json.dumps(body).encode()
@@ -126,7 +127,7 @@ class Api:
         return self._read(status, text)
 
     def _exchange(
-        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str | bytes]
     ) -> tuple[int, bytes]:
         address, connection = self._connection()
         tls_hint = "speaks TLS at this port: write https:// before it"

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
@@ -194,7 +195,7 @@ def authenticate_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | 
 
     def call(api: Api) -> str:
         with suppress(LacksTag):
-            Api(api.address, name, password, api.timeout_seconds, api.tls).get("whoami")
+            replace(api, user=name, password=password).get("whoami")
         return f"user {name} and this password are good"
 
     return f"Authenticating user {name}", call

@@ -233,6 +233,7 @@ class CannedApi:
 
     def __init__(self, user: str = "ada", password: str = "pw") -> None:
         self.changes: list[tuple[str, str, Json]] = []
+        self.reasons: list[str] = []
         """Method, path below /api, body."""
         self.queries: list[tuple[str, dict[str, str]]] = []
         """The requests that read: path and query."""
@@ -298,6 +299,7 @@ class CannedApi:
             return self._read(path, dict(request.query))
         text = await request.text()
         self.changes.append((request.method, path, json.loads(text) if text else None))
+        self.reasons += request.headers.getall("X-Reason", [])
         last = path.rpartition("/")[2]
         if request.method == "POST" and last in REPLIES:
             return web.json_response(REPLIES[last])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -206,6 +207,22 @@ def test_changing_a_password_keeps_the_tags(run: Run, api: CannedApi) -> None:
              "tags": "management"},
         ),
     ]  # fmt: skip
+
+
+def test_a_reason_is_passed_on_whatever_its_letters(run: Run, api: CannedApi) -> None:
+    api.reasons.clear()
+    assert run(qpidctl, "close_connection", CONNECTION, "обновление\n", "now").code == 0
+    assert api.reasons == ["обновление now"]
+
+
+def test_a_password_is_checked_at_the_first_member_of_a_list_that_answers(
+    run: Run, api: CannedApi
+) -> None:
+    with socket.socket() as bound:  # and nobody listens there
+        bound.bind(("127.0.0.1", 0))
+        brokers = f"127.0.0.1:{bound.getsockname()[1]},127.0.0.1:{api.port}"
+        ended = run(qpidctl, "--broker", brokers, "authenticate_user", "ada", "pw")
+    assert (ended.code, ended.out) == (0, "user ada and this password are good\n"), ended.err
 
 
 def test_the_purged_queue_is_named(run: Run) -> None:
