@@ -22,7 +22,8 @@ from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.listener.client_socket import ClientSocket, Served
 from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
 from broker.listener.http_wire import HttpWire
-from broker.listener.ports import PortTaken, bind_sentence, open_port
+from broker.listener.ports import PortTaken as PortTaken
+from broker.listener.ports import bind_sentence, open_port
 from broker.listener.tls import ServerTls, server_tls, tls_reason
 from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport

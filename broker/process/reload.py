@@ -18,6 +18,7 @@ from broker.listener.client_listener import AccessFileError, ClientListener, acl
 from broker.listener.tls import ServerTls, TlsFileError, server_tls
 from broker.options.broker import BrokerOptions
 from broker.options.values import SECRET_OPTIONS
+from broker.service.hang_up import on_hang_up as on_hang_up
 from broker.service.messages import LogFileError, Messages
 
 log = logging.getLogger("qpidd")

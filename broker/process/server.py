@@ -18,10 +18,10 @@ from broker.exit_codes import Exit
 from broker.listener.client_listener import (
     AccessFileError,
     ClientListener,
+    PortTaken,
     TlsFileError,
     reachable,
 )
-from broker.listener.ports import PortTaken
 from broker.management.failover import FailoverExchange
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
@@ -36,10 +36,9 @@ from broker.process.management_port import (
 )
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
-from broker.process.reload import Reload, Serving
+from broker.process.reload import Reload, Serving, on_hang_up
 from broker.process.ring_setup import NoRing, ring_transport
 from broker.replication.replica import Divergence
-from broker.service.hang_up import on_hang_up
 from broker.service.messages import LogFileError, Messages
 from broker.service.notify import ServiceManager
 from broker.sharing.shared_store import Ended, SharedStore, ThreadEnded
