@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.options.addresses import is_host
 from broker.options.values import Option, OptionError, defaults_of, number
 
 OPTIONS: Mapping[str, Option] = {
@@ -52,7 +53,7 @@ def read_management_options(
 ) -> ManagementOptions:
     """Read the options; those of the clients' ports are read already.  Raises OptionError."""
     host = text["management-interface"].removeprefix("[").removesuffix("]") or interface
-    if any(c.isspace() or c in ",/@" for c in host) or not host.isprintable():
+    if not is_host(host):
         raise OptionError("management-interface", f"{host!r} is not a host name or an IP address")
     given = text["management-port"].lower()
     port: int | None

@@ -64,9 +64,14 @@ class OptionError(Exception):
         self.option, self.reason = option, reason
 
 
+DIGITS_MAX = 20
+"""Python reads no number of thousands of digits, and makes floats of hundreds infinite."""
+
+
 def number(option: str, text: str, low: int, high: int) -> int:
     """A whole number from `low` to `high`."""
-    if not (text.isascii() and text.isdigit()) or not low <= int(text) <= high:
+    digits = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+    if not digits or not low <= int(text) <= high:
         raise OptionError(option, f"'{text}' is not a whole number from {low} to {high}")
     return int(text)
 
@@ -76,7 +81,7 @@ _UNITS = {
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }  # fmt: skip
 _LETTER = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT])", re.ASCII | re.IGNORECASE)
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(%|[KMGT]I?B|)", re.ASCII | re.IGNORECASE)
+_AMOUNT = re.compile(r"(\d{1,20}(?:\.\d+)?) ?(%|[KMGT]I?B|)", re.ASCII | re.IGNORECASE)
 
 
 def amount(option: str, text: str) -> int | float:
