@@ -73,6 +73,19 @@ def test_a_rotated_file(tmp_path: Path) -> None:
     assert path.read_text().endswith("qpidd.test: after\n")
 
 
+def test_a_new_level_counts_from_the_switch_on(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with logging_to(LogOptions("info", path)) as messages:
+        log.debug("too early")
+        switch = messages.reopen(LogOptions("debug", path))
+        log.debug("not yet")
+        switch()
+        log.debug("in detail")
+        messages.reopen(LogOptions("error", path))()
+        log.warning("too little")
+    assert [line.rpartition(": ")[2] for line in path.read_text().splitlines()] == ["in detail"]
+
+
 def test_a_file_that_cannot_be_opened_keeps_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logging_to(LogOptions("info", path)) as messages:

@@ -72,6 +72,17 @@ def test_a_manager_that_is_gone(tmp_path: Path) -> None:
     service.stopping()
 
 
+def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        later = Later()
+        service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, later, 7)
+        service.ready(lambda: "READY")
+        for _ in range(5000):  # more than the system keeps for it
+            later.run()
+        service.stopping()
+
+
 def test_processes_the_broker_starts_are_not_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "@nowhere")
     ServiceManager({"NOTIFY_SOCKET": "@nowhere"}, Later(), 7).stopping()

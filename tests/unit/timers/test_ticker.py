@@ -11,7 +11,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.clock.cluster_time import AHEAD_US_MAX
 from broker.machine.state import Clock, Span
-from broker.timers.ticker import GRID_US, LOOK_S_MIN, NEAR_S, Clocked, Ticker
+from broker.timers.ticker import AHEAD_S, GRID_US, LOOK_S_MIN, NEAR_S, TRIP_S_MAX, Clocked, Ticker
 
 SECOND = 1_000_000
 
@@ -187,6 +187,20 @@ def test_a_tick_under_way_is_not_repeated_but_a_lost_one_is() -> None:
     assert len(scripted.sent) == sent
     scripted.wait(0.2)
     assert len(scripted.sent) == sent + 1
+
+
+def test_a_tick_that_was_held_up_moves_the_next_horizon_little_further_ahead() -> None:
+    """A pause of the ring says nothing about later trips; a message published under a distant
+    horizon would live longer."""
+    scripted = Scripted()
+    scripted.machine.due_in_us = 50_000
+    scripted.wait(0.1)
+    scripted.now += 60.0
+    scripted.apply()
+    scripted.machine.due_in_us = 0
+    scripted.wait(0.1)
+    last = scripted.sent[-1]
+    assert last.ahead_us - last.reached_us <= (1.5 * TRIP_S_MAX + AHEAD_S) * SECOND
 
 
 def test_a_clock_ahead_of_the_others_does_not_hurry() -> None:

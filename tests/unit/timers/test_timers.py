@@ -7,7 +7,7 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.machine import commands as c
-from broker.timers.timers import Timers
+from broker.timers.timers import SHUTDOWN_WAIT_S, Timers
 from tests.support.scripted_views import Bus
 
 BEAT_S = 0.05
@@ -179,6 +179,23 @@ def test_a_joiner_whose_state_ends_with_the_shutdown_stops_too(cluster: Cluster)
     assert (name, code, reason) == ("c", Exit.OK, "the whole cluster was shut down")
     assert bus.cores["c"].shutdown_position == bus.cores["a"].shutdown_position
     assert bus.cores["c"].replica.shutdown_id == "the end"
+    assert not bus.cores["c"].submissions.open, "a command after the end would be ordered"
+
+
+def test_after_a_shutdown_that_not_all_members_have_on_disk_no_store_is_clean(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = cluster.bus.cores["a"]
+    monkeypatch.setattr(core.primary, "durable_everywhere", lambda: core.shutdown_position - 1)
+    core.submit([c.Shutdown(c.SHUTDOWN, "the end")])
+    cluster.bus.run("a b c")
+    cluster.pass_time(SHUTDOWN_WAIT_S - 0.2)
+    assert "a" not in [name for name, _, _ in cluster.stopped_with]
+    assert core.shutdown_position
+    cluster.pass_time(0.4)
+    said = "the whole cluster was shut down, not all members in time"
+    assert ("a", Exit.OK, said) in cluster.stopped_with
+    assert not core.shutdown_position, "the store would be marked clean"
 
 
 def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -> None:
