@@ -38,6 +38,14 @@ class Mark(NamedTuple):
     at: float
 
 
+class Times(NamedTuple):
+    """When the deliveries of one channel were made."""
+
+    channel: Channel
+    """Another one may have had its number before."""
+    marks: deque[Mark]
+
+
 class ConsumerTimeouts:
     """Looks at the channels of this member's clients, some of them at each step.
 
@@ -52,7 +60,7 @@ class ConsumerTimeouts:
         default_s: float,
     ) -> None:
         self._controller, self._refuse, self._default_s = controller, refuse, default_s
-        self._marks: dict[tuple[int, int, int], deque[Mark]] = {}
+        self._times: dict[tuple[int, int, int], Times] = {}
         self._to_look: list[tuple[int, int, int]] = []
         self._next_look = self._woke_at = 0.0
 
@@ -63,13 +71,13 @@ class ConsumerTimeouts:
         if paused_s > 0:
             self._count_no_pause(paused_s)
         if not controller.serving:
-            self._marks.clear()
+            self._times.clear()
             return
         if not self._to_look and now >= self._next_look:
             self._next_look = now + LOOK_S
             self._to_look = list(machine.channels)
-            for key in [key for key in self._marks if key not in machine.channels]:
-                del self._marks[key]
+            for key in [key for key in self._times if key not in machine.channels]:
+                del self._times[key]
         for key in self._to_look[-CHANNELS_MAX:]:
             channel = machine.channels.get(key)
             if channel is not None and channel.local:
@@ -77,25 +85,30 @@ class ConsumerTimeouts:
         del self._to_look[-CHANNELS_MAX:]
 
     def _count_no_pause(self, paused_s: float) -> None:
-        for key, marks in self._marks.items():
-            self._marks[key] = deque(Mark(tag, at + paused_s) for tag, at in marks)
+        for key, (channel, marks) in self._times.items():
+            later = deque(Mark(tag, at + paused_s) for tag, at in marks)
+            self._times[key] = Times(channel, later)
 
     def _look(self, key: tuple[int, int, int], channel: Channel, now: float) -> None:
         if not channel.unacked:
-            self._marks.pop(key, None)
+            self._times.pop(key, None)
             return
         limits = [self._limit_s(one.queue) for one in channel.consumers.values()]
         oldest, held = next(iter(channel.unacked.items()))
         limits.append(self._limit_s(held[0]))  # its consumer may be cancelled, or it was a get
         shortest_s = min((self._default_s or float("inf"), *limits))
-        marks = self._marks.setdefault(key, deque())
+        times = self._times.get(key)
+        if times is None or times.channel is not channel:
+            times = self._times[key] = Times(channel, deque())
+        marks = times.marks
         while marks and marks[0].tag <= oldest:
             marks.popleft()
         newest = marks[-1] if marks else Mark(0, 0.0)
         if newest.tag < channel.next_tag and now - newest.at >= shortest_s / MARKS_MAX:
             marks.append(Mark(channel.next_tag, now))
         if len(marks) > MARKS_MAX:
-            marks = self._marks[key] = deque(list(marks)[::2])
+            marks = deque(list(marks)[::2])
+            self._times[key] = Times(channel, marks)
         if marks and now - marks[0].at >= shortest_s:
             self._find_overdue(key, channel, list(marks), now)
 
@@ -115,7 +128,7 @@ class ConsumerTimeouts:
                 return
 
     def _close(self, key: tuple[int, int, int], held: Held, limit_s: float) -> None:
-        del self._marks[key]
+        del self._times[key]
         _, conn, chan = key
         self._refuse(
             conn, chan, REFUSED,

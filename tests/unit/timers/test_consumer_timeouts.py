@@ -71,6 +71,48 @@ def test_a_consumer_that_acknowledges_in_time_is_left_alone() -> None:
     assert all(one.method == "basic.deliver" for one in client.take())
 
 
+def test_deliveries_of_a_channel_that_was_opened_again_have_their_whole_time() -> None:
+    """Their tags begin at 1 again, below those of the closed channel of the same number."""
+    timed = Timed(default_s=10.0)
+    client = timed.consumer("q")
+    for _ in range(20):
+        client.publish(1, "q", b"m")
+    timed.wait(8.0)
+    client.call(2, "basic.ack", 19, True)
+    client.call(2, "channel.close", 200, "again", 0, 0)
+    client.open(2)
+    client.call(2, "basic.consume", "q", "", False, False, False, False, {})
+    client.take()
+    timed.wait(9.0)
+    assert client.take() == []
+    timed.wait(2.0)
+    (closed,) = client.take()
+    assert closed.args[:2] == (406, WORDS.format(2, 10_000))
+
+
+def test_a_channel_of_another_members_client_is_that_members_to_close() -> None:
+    """A client here may have a connection and a channel of the same numbers."""
+    timed = Timed(default_s=10.0)
+    client = timed.consumer("q")
+    client.publish(1, "q", b"m")
+    for channel in timed.loop.machine.channels.values():
+        channel.local = False
+    client.take()
+    timed.wait(20.0)
+    assert client.take() == []
+
+
+def test_times_of_channels_that_are_gone_are_forgotten() -> None:
+    timed = Timed(default_s=10.0)
+    client = timed.consumer("q")
+    client.publish(1, "q", b"m")
+    timed.wait(1.0)
+    assert len(timed.timeouts._times) == 1
+    client.call(2, "channel.close", 200, "done", 0, 0)
+    timed.wait(1.0)
+    assert not timed.timeouts._times
+
+
 def test_one_old_delivery_among_many_settled_ones_is_found() -> None:
     """Later deliveries do not hide it, and the memory for times is bounded."""
     timed = Timed(default_s=8.0)
@@ -80,7 +122,7 @@ def test_one_old_delivery_among_many_settled_ones_is_found() -> None:
         client.publish(1, "q", b"m")
         client.call(2, "basic.ack", tag, False)
         timed.wait(LOOK_S)
-        assert all(len(marks) <= MARKS_MAX + 2 for marks in timed.timeouts._marks.values())
+        assert all(len(one.marks) <= MARKS_MAX + 2 for one in timed.timeouts._times.values())
     client.take()
     timed.wait(2.0)
     (closed,) = client.take()
@@ -192,7 +234,7 @@ def test_a_long_limit_beside_a_short_one_keeps_few_times() -> None:
         holder.publish(1, "short", b"m")
         holder.call(2, "basic.ack", tag, False)
         timed.wait(LOOK_S)
-    (marks,) = timed.timeouts._marks.values()
+    (marks,) = timed.timeouts._times.values()
     assert len(marks) <= MARKS_MAX
 
 
