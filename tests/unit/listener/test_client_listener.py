@@ -192,6 +192,7 @@ def test_a_client_over_tls_and_one_without(run: Callable[[Story], None], files: 
             assert details["ssl_protocol"] == "tlsv1.3"
             assert str(details["ssl_cipher"]).startswith("TLS_")
             assert "peer_cert_subject" not in details
+            assert here.listener.counters["tls_handshakes"] == 1
             secured.close()
             plain.close()
             await until(lambda: not here.member.all)
