@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tools.cli.failures import ToolError
@@ -11,6 +13,7 @@ from tools.client.broker_url import Address
 from tools.client.credentials import Credentials
 from tools.client.failover import (
     NEXT_S,
+    BrokerList,
     Chosen,
     NoneReached,
     Reconnect,
@@ -101,6 +104,36 @@ def test_the_number_of_rounds_and_their_pauses(monkeypatch: pytest.MonkeyPatch) 
 
 
 A, B, C = (Address(name, 1) for name in "abc")
+
+
+def test_each_broker_is_named_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(broker: Address, *_: object, **__: object) -> None:
+        raise ConnectionLost(f"{broker}: down")
+
+    monkeypatch.setattr(failover, "AmqpConnection", refuse)
+    monkeypatch.setattr("tools.client.failover.time.sleep", lambda _: None)
+    told: list[str] = []
+    two = (Address("a", 1), Address("b", 1))
+    with pytest.raises(ConnectionLost):
+        connect_any(two, Login(), Reconnect(3600.0, 0.25, 0.8, 3), on_failure=told.append)
+    assert told == ["a:1: down", "b:1: down", "trying again for 3600 s (--patience)"]
+
+
+def test_after_a_loss_the_next_broker_of_the_list_is_tried_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+
+    def connect(broker: Address, *_: object, **__: object) -> SimpleNamespace:
+        tried.append(broker.host)
+        return SimpleNamespace(drop=lambda: None)
+
+    monkeypatch.setattr(failover, "AmqpConnection", connect)
+    three = tuple(Address(name, 1) for name in "abc")
+    brokers = BrokerList(three, Login(), Reconnect(60.0), lambda _: None)
+    for _ in range(4):
+        brokers.lost(brokers.connect(), "it is gone")
+    assert (tried, brokers.failovers) == (["a", "b", "c", "a"], 3)
 
 
 class Brokers:
