@@ -222,8 +222,6 @@ class Contender:
 
     def renewed(self, written: LeaseRecord, newest: int, began: float, now: float) -> None:
         """This record is durable, by a step that began then; `newest` was read after that."""
-        if self.phase in (Phase.LOST, Phase.ENDED):
-            return
         if newest != written.token:
             self.phase = Phase.LOST
             return

@@ -84,7 +84,7 @@ class StoreLeases(ABC):
                 f"was there, and the newest is {found or 'none'} now; is its file system mounted? "
                 "Mount it, or bring back what is missing, and start this broker again"
             )
-        self._highest = max(self._highest, found)
+        self._highest = found
         return found
 
     @abstractmethod

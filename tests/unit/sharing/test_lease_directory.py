@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,32 @@ def test_a_renewal_changes_only_the_record_of_its_token(leases: LeaseDirectory) 
     assert newest is not None
     assert newest.lease == lease(2, "b")
     assert leases.read(1).lease == replace(lease(1), count=9)
+
+
+def test_a_claim_and_a_renewal_are_on_disk_before_they_count(
+    leases: LeaseDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power failure the same token would be given again."""
+    synced: list[str] = []
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    leases.claim(lease(1))
+    leases.renew(lease(1))
+    assert synced == ["lease.a.new", "store", "lease.000001"]
+
+
+def test_a_listing_that_missed_an_entry_is_no_loss(
+    leases: LeaseDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries that come and go while a directory is listed may be missing from the list."""
+    found = iter([5, 3, 5, 4, 4])
+    monkeypatch.setattr(leases, "_highest_number", lambda: next(found))
+    assert [leases.newest_token(), leases.newest_token()] == [5, 5]
+    with pytest.raises(StoreMissing, match="has lost what was in it: token 5"):
+        leases.newest_token()
 
 
 def test_a_removed_token_is_not_recreated(leases: LeaseDirectory) -> None:
