@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from broker.exit_codes import Exit
 from broker.options.modes.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
-from broker.roles.active_passive import AGAIN_S, ActivePassive
+from broker.roles.active_passive import AGAIN_S, ActivePassive, Followed, candidates
 from broker.roles.by_ring import STEP_S, ByRing
 from broker.roles.choice import Standalone
 from broker.roles.role_table import MOVES, IllegalMove, Role, way
@@ -379,6 +381,31 @@ def test_a_promoted_member_waits_for_backups_that_were_ready_before() -> None:
     cluster.beat()
     assert cluster.roles() == "c:active d:ready e:ready"
     assert cluster.lines["c"][-2].startswith("confirms do not wait any more for b to come back")
+
+
+def test_a_member_that_gave_the_role_up_waits_for_no_backup() -> None:
+    """Confirms of an operator's clients there, and of shovels, would wait for one that is gone."""
+    cluster = Cluster("a b c d e")
+    backups = waiting(cluster, "c")
+    cluster.beat()
+    cluster.change("c d e")
+    cluster.beat()
+    assert backups.expected == {"b"}
+    cluster.drained = {"c"}
+    cluster.beat(AGAIN_S)
+    cluster.beat(AGAIN_S)
+    assert cluster.roles() == "c:ready d:active e:ready"
+    assert backups.expected == frozenset()
+
+
+def test_a_member_without_data_is_no_candidate() -> None:
+    """An arbitrator serves nobody: the others would wait for its turn."""
+    promise = Cluster().bus.cores["a"].promise
+    primary = SimpleNamespace(
+        caught_up_names=frozenset("abc"), mark=SimpleNamespace(without_data=frozenset("a"))
+    )
+    controller = cast("Followed", SimpleNamespace(primary=primary, promise=promise))
+    assert candidates(controller, {"c"}) == ["b"]
 
 
 def test_a_returning_backup_ends_the_wait_and_one_gone_before_starts_none() -> None:
