@@ -23,7 +23,7 @@ Define = Callable[[str, str, str, Mapping[str, Value] | None, str], Awaitable[ob
 BY = "shovel"
 """The author of deletions of finished shovels, in the logs."""
 THREADS = 4
-"""They start processes and wait for their ends; one that hangs holds up nothing else."""
+"""They start processes; one that hangs in that holds up nothing else."""
 
 
 def shovels_of(

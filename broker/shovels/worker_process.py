@@ -13,7 +13,6 @@ Decision: docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import socket
@@ -38,6 +37,7 @@ log = logging.getLogger("qpidd.shovels")
 
 LINE_BYTES_MAX = 64 * 1024
 """Size of an event; a longer line is not one of ours."""
+POLL_S = 0.05
 ORDERLY_S = 10.0
 """How long a process that is to end may take before it is killed."""
 UNREAD_BYTES_MAX = 64 * 1024 * 1024
@@ -204,7 +204,9 @@ class WorkerProcess:
         theirs: list[socket.socket] = []
         try:
             given = await self._given(theirs)
-            process = await self._loop.run_in_executor(self._threads, self._start, given, theirs)
+            process, line = await self._loop.run_in_executor(
+                self._threads, self._start, given, theirs
+            )
         finally:
             for one in theirs:
                 one.close()
@@ -213,14 +215,14 @@ class WorkerProcess:
                 asyncio.BaseProtocol, process.stdin
             )
             self._process = process
-            for line in self._untold:
-                self._input.write(line)
+            self._input.writelines((line, *self._untold))
             if self._stopped:
                 self._end_process()
             await self._listen(process)
         finally:
             process.kill()  # if it closed its output and continues; one that ended takes no harm
-            code = await self._loop.run_in_executor(self._threads, process.wait)
+            while (code := process.poll()) is None:  # noqa: ASYNC110 - it may never end: no thread
+                await asyncio.sleep(POLL_S)
             self._ended = True
             if self._input is not None and not self._input.is_closing():
                 self._input.abort()
@@ -277,18 +279,15 @@ class WorkerProcess:
 
     def _start(
         self, given: dict[str, object], theirs: Sequence[socket.socket]
-    ) -> subprocess.Popen[bytes]:
-        """On a thread: starting a process takes some milliseconds."""
+    ) -> tuple[subprocess.Popen[bytes], bytes]:
+        """On a thread, as it takes some milliseconds: start it; return the first line for it, too,
+        because a process that hangs may not read it."""
+        line = json.dumps(given).encode() + b"\n"
         process = subprocess.Popen(
             list(self._command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             pass_fds=[one.fileno() for one in theirs], start_new_session=True, bufsize=0,
         )  # fmt: skip
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone already: then its output says so
-            data = memoryview(json.dumps(given).encode() + b"\n")
-            while data:
-                data = data[process.stdin.write(data) or 0 :]
-        return process
+        return process, line
 
 
 def _as_json(link: Link) -> dict[str, object]:

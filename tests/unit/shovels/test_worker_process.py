@@ -262,6 +262,58 @@ def test_a_process_that_closes_its_output_and_goes_on_is_ended() -> None:
     assert events == [{"event": "ended", "why": "its process ended with code -9"}]
 
 
+def test_a_process_that_cannot_be_killed_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It sleeps in the kernel, on a file system that does not answer. Waiting for some such
+    processes took all threads, and no shovel of the member could start."""
+    kill = subprocess.Popen.kill
+    kept: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: kept.append(process))
+
+    async def run() -> None:
+        shovel = parse_shovel("/", "s", VALUE)
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as threads:
+            stuck, other = [
+                WorkerProcess(
+                    (sys.executable, "-c", program), "near", Member().clients, Job(shovel, 0, {}),
+                    lambda _: None, loop, threads,
+                )
+                for program in (MUTE, "input()")
+            ]  # fmt: skip
+            await asyncio.wait_for(other.task, 30)
+            assert other.ended
+            assert not stuck.ended
+            async with asyncio.timeout(30):
+                while len(kept) < 2:  # noqa: ASYNC110 - it tells nobody
+                    await asyncio.sleep(0.01)
+            for one in kept:
+                kill(one)
+            await asyncio.wait_for(stuck.task, 30)
+
+    asyncio.run(run())
+
+
+def test_a_process_that_does_not_read_can_be_ended() -> None:
+    """It hangs before it has read what it is to do, which is more than a pipe holds."""
+
+    async def run() -> None:
+        shovel = parse_shovel("/", "s", VALUE)
+        here: dict[str, object] = {"bind": [["a" * 200, ""]] * 2000}
+        program = "import time\nwhile True: time.sleep(1)"
+        with ThreadPoolExecutor(1) as threads:
+            attempt = WorkerProcess(
+                (sys.executable, "-c", program), "near", Member().clients,
+                Job(shovel, 0, {}, here), lambda _: None, asyncio.get_running_loop(), threads,
+            )  # fmt: skip
+            attempt.stop(at_once=True)
+            await asyncio.wait_for(attempt.task, 30)
+            assert attempt.ended
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("uri", "user"), [("amqp://", SYSTEM), ("amqp://bob@/", "bob")])
 def test_an_end_at_this_cluster_is_of_its_user_and_goes_with_the_process(
     uri: str, user: str
