@@ -57,6 +57,21 @@ def test_a_newcomer_far_off_the_running_members_time_is_refused() -> None:
     assert "--clock-bound" in refusal
 
 
+def test_a_late_answer_to_an_earlier_question_is_ignored() -> None:
+    """Counted from the later question, its way would seem short, and the clock ahead."""
+    net = Net(a=0, b=0)
+    members = tuple(net.members.values())
+    watch = net.watches["a"]
+    watch.on_view(members, net.now)
+    (_, _, question), net.sent = net.sent[0], []
+    net.now += 0.9
+    watch.wake(net.now)
+    assert net.sent, "it asks again"
+    net.sent = [("a", net.members["b"], question)]
+    net.settle(0.05)
+    assert watch.readings == {}
+
+
 def test_a_newcomer_within_the_bound_may_join() -> None:
     net = Net(a=0, b=-9.5)
     net.ran.update(a=True)

@@ -57,6 +57,16 @@ def test_a_suspended_machine_may_not_reply_though_its_clock_stood_still() -> Non
     assert clocks.reply_lease.holds(R1)
 
 
+def test_a_broker_without_the_lease_on_its_shared_store_may_not_reply() -> None:
+    """G38: another broker may lead the store, whatever the ring says."""
+    clocks, leads = Clocks(), [True]
+    may = ReplyLease(clocks.lease, lambda: clocks.now, lambda: clocks.now, lambda: leads[0])
+    clocks.tokens()
+    assert may.holds(R1)
+    leads[0] = False
+    assert not may.holds(R1)
+
+
 def test_a_promise_waits_until_missing_members_are_silent() -> None:
     clocks = Clocks()
     clocks.tokens()

@@ -129,6 +129,19 @@ def test_a_full_disk_is_left_only_if_the_others_are_a_quorum() -> None:
     assert "the others continue: no space" in bench.alarms.must_leave(bench.controller, 20.0)
 
 
+def test_a_disk_that_is_full_again_is_watched_again() -> None:
+    """G21. The time in which it had room is no time in which it was full."""
+    bench = Bench()
+    bench.in_force["a", FULL] = "no space"
+    bench.look(full="no space")
+    assert not bench.alarms.must_leave(bench.controller, 0.0)
+    bench.look(full="")
+    assert not bench.alarms.must_leave(bench.controller, 1.0)
+    bench.look(full="no space")
+    assert not bench.alarms.must_leave(bench.controller, 100.0)
+    assert bench.alarms.must_leave(bench.controller, 101.0 + LEAVE_AFTER_S)
+
+
 def test_a_pairs_member_leaves_a_full_disk_if_its_peer_may_take_the_vote() -> None:
     """G21, G28."""
     bench = Bench()

@@ -3,6 +3,7 @@
 Memory of freed small objects does not count as used, though the process keeps it.
 """
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -77,6 +78,19 @@ def test_a_reserve_the_disk_has_no_room_for_is_owed(tmp_path: Path) -> None:
     reserve.bytes = gauge.reading.disk
     gauge.look()
     assert gauge.reading.owed == reserve.bytes
+
+
+def test_half_of_the_stores_free_pages_count_as_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scattered pages hold no large message: publishers went on until the disk was full."""
+    store = SimpleNamespace(reusable_bytes=lambda: 100 * MB, bytes_to_start=lambda: (0, 0))
+    found = SimpleNamespace(f_bavail=7, f_blocks=9, f_frsize=MB)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    gauge = ResourceGauge(lambda: cast("LmdbStore", store), Reserve(tmp_path))
+    gauge.look()
+    assert gauge.reading is not None
+    assert (gauge.reading.room, gauge.reading.disk) == (57 * MB, 9 * MB)
 
 
 def test_a_store_that_takes_nothing_is_checked_less_often(tmp_path: Path) -> None:
