@@ -168,6 +168,29 @@ def test_lasting_trouble_is_repeated_each_minute(
     )
 
 
+def test_a_file_system_that_was_away_for_both_causes_no_takeover(
+    leader: Contending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record has not changed for long, because its holder could not write it either."""
+    waiter = Contending(tmp_path, "b")
+
+    def away() -> Found:
+        raise OSError(5, "Input/output error")
+
+    waiter.thread.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(waiter.leases, "newest", away)
+        for waiter.now in range(1, 10):
+            waiter.thread.step()
+    waiter.thread.step()
+    leader.now = waiter.now
+    leader.thread.step()
+    waiter.now += 0.9
+    waiter.thread.step()
+    assert waiter.heard.news == ["waits for 1"]
+    assert leader.heard.news == ["elected", "serves"]
+
+
 def test_a_full_disk_stays_trouble_though_it_is_readable(
     leader: Contending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
