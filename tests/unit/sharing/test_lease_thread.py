@@ -168,6 +168,29 @@ def test_lasting_trouble_is_repeated_each_minute(
     )
 
 
+def test_a_renewal_between_reading_and_claiming_is_waited_for(
+    leader: Contending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G38: the waiter was stopped in between, and the leader may reply for a lease from then on."""
+    waiter = Contending(tmp_path, "b")
+    claim = waiter.leases.claim
+
+    def late(lease: LeaseRecord) -> bool:
+        leader.now = waiter.now
+        leader.thread.step()
+        return claim(lease)
+
+    monkeypatch.setattr(waiter.leases, "claim", late)
+    waiter.thread.step()
+    for waiter.now in (1.0, 1.4, 1.79):
+        waiter.thread.step()
+        assert leader.contender.holds(waiter.now)
+        assert waiter.heard.news == ["waits for 1"]
+    waiter.now = 2.0
+    waiter.thread.step()
+    assert waiter.heard.news == ["waits for 1", "elected"]
+
+
 def test_a_file_system_that_was_away_for_both_causes_no_takeover(
     leader: Contending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
