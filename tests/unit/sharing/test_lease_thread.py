@@ -168,6 +168,20 @@ def test_lasting_trouble_is_repeated_each_minute(
     )
 
 
+@pytest.mark.parametrize(("slow_s", "pause_s"), [(0.05, 0.15), (0.3, 0.0)])
+def test_a_slow_disk_does_not_make_renewals_less_frequent(
+    slow_s: float, pause_s: float, leader: Contending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew = leader.leases.renew
+
+    def slow(lease: LeaseRecord) -> None:
+        renew(lease)
+        leader.now += slow_s
+
+    monkeypatch.setattr(leader.leases, "renew", slow)
+    assert leader.thread.step() == pytest.approx(pause_s)
+
+
 def test_a_renewal_between_reading_and_claiming_is_waited_for(
     leader: Contending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
