@@ -176,6 +176,36 @@ class LeaseDatabaseContract:
         assert one.newest() is None
         assert one._database.execute(f"SELECT count(*) FROM {TABLE}").rows == [(1,)]
 
+    def test_of_two_that_name_a_row_at_once_one_row_stays(
+        self, store: Path, lock: DatabaseLock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = self.of(store, lock), self.of(store, lock)
+        write = one._write_mark
+
+        def late(drawn: str) -> str:
+            other.newest()
+            return write(drawn)
+
+        monkeypatch.setattr(one, "_write_mark", late)
+        assert one.newest() is None
+        assert other.claim(lease(1))
+        found = one.newest()
+        assert found is not None
+        assert found.token == 1, "both use the same row"
+        assert one._database.execute(f"SELECT count(*) FROM {TABLE}").rows == [(1,)]
+
+    def test_after_an_error_another_connection_is_used(
+        self, store: Path, lock: DatabaseLock
+    ) -> None:
+        """Nothing is ever answered over one that the server has closed."""
+        one = self.of(store, lock)
+        one.newest()
+        before = vars(one._database)["_connection"]
+        with pytest.raises(DatabaseTrouble):
+            one._database.execute("no SQL")
+        assert one.newest() is None
+        assert vars(one._database)["_connection"] is not before
+
     def test_another_database_is_detected(self, store: Path, lock: DatabaseLock) -> None:
         one = self.of(store, lock)
         one.newest()

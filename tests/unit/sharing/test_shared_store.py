@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from broker.exit_codes import Exit
+from broker.memberlog.records import Lease
 from broker.options.modes.shared_store import SharedStoreOptions
 from broker.sharing import shared_store
-from broker.sharing.generations import generation_path, make_generation, remove_former
+from broker.sharing.generations import (
+    generation_path,
+    make_generation,
+    remove_former,
+    source_for,
+)
 from broker.sharing.lease import Held, LeaseRecord
 from broker.sharing.lease_directory import LeaseDirectory
 from broker.sharing.shared_store import Ended, SharedStore
+from store.errors import StoreMissing
 
 
 def test_a_broker_ended_during_its_copy_does_not_lead(
@@ -85,6 +93,124 @@ def test_a_broker_overtaken_during_its_copy_waits_again(
 
     asyncio.run(live())
     assert numbers == [8, 11]
+
+
+def test_a_broker_whose_lease_was_removed_during_its_copy_does_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No token is later than its own, so others may lead by that one."""
+    leases = LeaseDirectory(tmp_path, "shop")
+    brokers: list[SharedStore] = []
+
+    def make(directory: Path, number: int, source: int) -> Path:
+        path = make_generation(directory, number, source)
+        if number == 1:
+            (directory / "lease.000001").unlink()
+            while not brokers[0]._lost:
+                time.sleep(0.01)
+            leases.claim(LeaseRecord(1, "shop", "o", "w", "", 800, 0, 0, Held.RELEASED))
+        return path
+
+    monkeypatch.setattr(shared_store, "make_generation", make)
+    assert lead(tmp_path, brokers) == generation_path(tmp_path, 2)
+
+
+def test_a_generation_that_was_seen_and_is_gone_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease names an older one: its holder died before it wrote that it served. (An empty
+    store began in place of what had been confirmed.)"""
+    leases = LeaseDirectory(tmp_path, "shop")
+    leases.claim(LeaseRecord(1, "shop", "o", "w", "", 800, 0, 0, Held.RELEASED))
+    generation_path(tmp_path, 1).mkdir()
+
+    def source(directory: Path, known: int) -> int:
+        generation_path(directory, 1).rmdir()
+        return source_for(directory, known)
+
+    monkeypatch.setattr(shared_store, "source_for", source)
+    with pytest.raises(StoreMissing, match=r"generation\.000001 is named by the lease"):
+        lead(tmp_path, [])
+
+
+def lead(directory: Path, brokers: list[SharedStore]) -> Path:
+    """Where a broker leads that begins to wait now, and then ends."""
+
+    async def live() -> Path:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(directory, 800), "shop", loop)
+        brokers.append(shared)
+        try:
+            return await asyncio.wait_for(shared.lead("amqp:tcp:here:1"), 30)
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    return asyncio.run(live())
+
+
+def test_a_leader_stops_after_ten_seconds_without_its_lease_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_store, "BEAT_S", shared_store.AWAY_S / 2)
+    leader = Leading(0)
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
+        holds = True
+        monkeypatch.setattr(shared, "holds", lambda: holds)
+
+        def beat() -> bool:
+            assert shared._beating is not None
+            shared._beating.cancel()
+            shared._show_life()
+            return bool(leader.stopped)
+
+        try:
+            await shared.lead("amqp:tcp:here:1")
+            shared.follow(leader)
+            assert not any([beat(), beat(), beat()])
+            holds = False
+            assert not beat()
+            holds = True
+            assert not beat()
+            holds = False
+            assert not beat()
+            assert beat()
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    asyncio.run(live())
+    ((code, reason),) = leader.stopped
+    assert code is Exit.FENCED
+    assert "could not renew its lease for 10 s" in reason
+
+
+def test_a_lease_that_is_given_up_is_over_at_once_by_the_log(tmp_path: Path) -> None:
+    """The check of the next leader's beginning rests on it (G38)."""
+    records: list[Lease] = []
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
+        try:
+            await shared.lead("amqp:tcp:here:1")
+            shared.recorded_by(records.append)
+            shared.given_up()
+            shared.given_up()
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    asyncio.run(live())
+    taken, given_up = records
+    assert taken.until_us > taken.at_us
+    assert given_up.until_us == given_up.at_us
 
 
 class Leading:
