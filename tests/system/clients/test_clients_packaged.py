@@ -136,9 +136,7 @@ def test_it_fails_over_and_loses_nothing_confirmed(
     not (shutil.which("go") and GO_CLIENT.exists() and GO_LEAK.exists()),
     reason=f"apt-get install {LIBRARIES['amqp091-go'].packages} golang-uber-goleak-dev",
 )
-def test_amqp091_go_passes_its_own_integration_tests(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_amqp091_go_passes_its_own_integration_tests(cluster: LocalCluster, tmp_path: Path) -> None:
     """Three of them end at once, with their connections left open, as our product is not RabbitMQ.
     So the exit code, which counts these, is not looked at."""
     tests = tmp_path / "tests"
