@@ -147,5 +147,7 @@ def test_amqp091_go_passes_its_own_integration_tests(cluster: LocalCluster, tmp_
         env={**os.environ, "AMQP_URL": url}, check=False, capture_output=True, text=True,
         timeout=300,
     )  # fmt: skip
-    assert not re.findall(r"^ *--- (?:FAIL|SKIP): .*|^panic.*", done.stdout + done.stderr, re.M)
-    assert len(re.findall(r"^--- PASS: Test", done.stdout, re.M)) > 30
+    assert not re.findall(
+        r"^ *--- (?:FAIL|SKIP): .*|^panic.*", done.stdout + done.stderr, re.MULTILINE
+    )
+    assert len(re.findall(r"^--- PASS: Test", done.stdout, re.MULTILINE)) > 30
