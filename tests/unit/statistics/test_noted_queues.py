@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.machine.commands import Table
 from broker.statistics.noted_queues import NAMED_MAX, Few, NotedQueue
 from broker.statistics.sampler import MINUTE_S
 from tests.support.observed import Observed
@@ -20,7 +21,9 @@ def grown(seen: Observed) -> tuple[int, int]:
 def test_queues_without_consumers_or_with_browsers_only() -> None:
     seen = Observed()
     client = seen.rig.client()
-    arguments = {"log": {"x-queue-type": "stream"}, "shown": {"qpid.browse-only": True}}
+    arguments: dict[str, Table] = {
+        "log": {"x-queue-type": "stream"}, "shown": {"qpid.browse-only": True},
+    }  # fmt: skip
     for name in ("parked", "empty", "taken", "log", "shown"):
         client.queue(name, arguments=arguments.get(name, {}))
     client.consume("taken", "t")
