@@ -15,7 +15,7 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.machine.policies.settings import APPLY_TO
-from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
+from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi, Json
 from tests.unit.tools.operate.commands import Run
 from tools.cli.answers import aligned
 from tools.cli.failures import ToolError
@@ -223,6 +223,34 @@ def test_a_password_is_checked_at_the_first_member_of_a_list_that_answers(
         brokers = f"127.0.0.1:{bound.getsockname()[1]},127.0.0.1:{api.port}"
         ended = run(qpidctl, "--broker", brokers, "authenticate_user", "ada", "pw")
     assert (ended.code, ended.out) == (0, "user ada and this password are good\n"), ended.err
+
+
+def test_only_connections_of_the_virtual_host_are_closed(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Json] = [{"name": name, "vhost": name[0]} for name in ("s1", "s2", "t1")]
+    monkeypatch.setitem(api.answers, "connections", rows)
+    api.refusals["connections/s1"] = (404, "Not Found")  # it left by itself
+    ended = run(qpidctl, "-p", "s", "close_all_connections", "bye")
+    assert (ended.code, ended.out) == (0, "1 closed\n"), ended.err
+    assert api.changes == [("DELETE", "connections/s2", None)]
+    api.changes.clear()
+    assert run(qpidctl, "close_all_connections", "--global", "bye").out == "2 closed\n"
+    api.refusals["connections/s1"] = (500, "it failed")
+    assert run(qpidctl, "close_all_connections", "--global", "bye").code == Exit.INTERNAL
+
+
+def test_one_limit_is_cleared_or_all_are(run: Run, api: CannedApi) -> None:
+    limits: Json = {"max-connections": 5, "max-channels": 7}
+    api.answers["user-limits/ada"] = [{"user": "ada", "value": limits}]
+    assert run(qpidctl, "clear_user_limits", "ada", "max-channels").code == 0
+    assert api.changes == [("DELETE", "user-limits/ada/max-channels", None)]
+    for every in ([], ["all"]):
+        api.changes.clear()
+        assert run(qpidctl, "clear_user_limits", "ada", *every).code == 0
+        assert [path for _, path, _ in api.changes] == [
+            "user-limits/ada/max-connections", "user-limits/ada/max-channels"
+        ]  # fmt: skip
 
 
 def test_the_purged_queue_is_named(run: Run) -> None:
