@@ -1,12 +1,15 @@
 """The metrics pages, read by the parser of Prometheus' own client."""
 
+from collections import Counter
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.amqp import codec
+from broker.histogram import BOUNDS_S, Histogram
 from broker.machine.commands import Table
-from broker.machine.handlers.alarms import DISK
-from broker.statistics.exposition import labels, lines
+from broker.machine.handlers.alarms import DISK, FULL
+from broker.statistics.exposition import histogram_lines, labels, lines
 from broker.statistics.metric_names import DETAILED
 from tests.metrics_page import BLOCKS, PAGE, busy_member
 from tests.support.generated_blocks import renewed
@@ -54,6 +57,31 @@ def test_no_queue_name_breaks_a_line() -> None:
             if name == "rabbitmq_queue_messages":
                 found.append(dict(found_labels)["queue"])
     assert sorted(found) == sorted(HOSTILE)
+
+
+def test_each_channel_and_each_exchange_is_reported_by_one_member() -> None:
+    """A collector sums over the members."""
+    ours = Observed("a")
+    members = [ours, Observed("b", ours.rig), Observed("c", ours.rig)]
+    for name in "abc":
+        ours.rig.client(name)
+    found: Counter[str] = Counter()
+    for seen in members:
+        seen.sweep()
+        found.update(name for name, _ in parsed("".join(seen.metrics().per_object())))
+    assert found["rabbitmq_channel_consumers"] == 3
+    exchanges = sum(len(vhost.exchanges) for vhost in ours.machine.vhosts.values())
+    assert found["rabbitmq_exchange_messages_in_total"] == exchanges
+
+
+def test_a_histograms_buckets_add_up() -> None:
+    seconds = Histogram()
+    for _ in range(3):
+        seconds.observe(BOUNDS_S[0])
+    seconds.observe(BOUNDS_S[-1] + 1)
+    counts = [int(line.split()[-1]) for line in histogram_lines("x", "text", seconds)
+              if "_bucket" in line]  # fmt: skip
+    assert counts == [3] * len(BOUNDS_S) + [4]
 
 
 def test_labels_are_escaped() -> None:
@@ -170,8 +198,10 @@ def test_alarms_are_those_of_this_member() -> None:
     seen.machine.alarms["b", DISK] = "low"
     name = "rabbitmq_alarms_free_disk_space_watermark"
     assert value(parsed("".join(seen.metrics().aggregated())), name) == 0
-    seen.machine.alarms["a", DISK] = "low"
-    assert value(parsed("".join(seen.metrics().aggregated())), name) == 1
+    for kind in (DISK, FULL):
+        seen.machine.alarms.clear()
+        seen.machine.alarms["a", kind] = "low"
+        assert value(parsed("".join(seen.metrics().aggregated())), name) == 1
 
 
 @pytest.mark.parametrize("family", DETAILED)
