@@ -228,6 +228,24 @@ def is_breached(records: list[Record]) -> bool:
     return bool(len(exchange_of_contract(1).run_here(tables)["firsts"]))
 
 
+def in_one_batch(records: list[Record]) -> list[Record]:
+    """Return a log with what a session did in one item, up to the next command from elsewhere."""
+    merged: list[Record] = []
+    for record in records:
+        last = merged[-1] if merged else None
+        if isinstance(record, Durable | ConfirmRecord):
+            continue
+        if isinstance(record, Batch) and isinstance(last, Batch) and record.session == last.session:
+            fields = ("commands", "kinds", "outcomes", "moves")
+            both = {name: getattr(last, name) + getattr(record, name) for name in fields}
+            merged[-1] = record._replace(
+                first_position=last.first_position, blob_no=last.blob_no, **both
+            )
+        else:
+            merged.append(record)
+    return merged
+
+
 def packed(rows: list[MoveTuple]) -> bytes:
     """Return the bytes of moves."""
     return b"".join(MOVE.pack(*row) for row in rows)

@@ -29,8 +29,6 @@ from broker.machine.requests.properties import with_header
 from broker.memberlog.records import (
     Batch,
     Checkpoint,
-    ConfirmRecord,
-    Durable,
     Queues,
     Readers,
     Record,
@@ -52,6 +50,7 @@ from tests.system.verify.support.make_moves import (
     MoveTuple,
     check_records,
     contract_breaches,
+    in_one_batch,
 )
 from tests.system.verify.support.read_back import read_back
 from tests.system.verify.support.recorded_history import (
@@ -368,27 +367,9 @@ def test_a_limit_may_change_within_a_batch() -> None:
         for i in range(4):
             client.publish("q", b"%d" % i, no=4 * n + i + 1)
     maker.end()
-    records = _in_one_batch(maker.logs[INCARNATIONS[0]])
+    records = in_one_batch(maker.logs[INCARNATIONS[0]])
     assert max(one.commands for one in records if isinstance(one, Batch)) > 8
     assert [one for one in contract_breaches([records]) if one.rule != "blob order"] == []
-
-
-def _in_one_batch(records: list[Record]) -> list[Record]:
-    """What a session did in one item, up to the next command from elsewhere."""
-    merged: list[Record] = []
-    for record in records:
-        last = merged[-1] if merged else None
-        if isinstance(record, Durable | ConfirmRecord):
-            continue
-        if isinstance(record, Batch) and isinstance(last, Batch) and record.session == last.session:
-            fields = ("commands", "kinds", "outcomes", "moves")
-            both = {name: getattr(last, name) + getattr(record, name) for name in fields}
-            merged[-1] = record._replace(
-                first_position=last.first_position, blob_no=last.blob_no, **both
-            )
-        else:
-            merged.append(record)
-    return merged
 
 
 def _moves_of(maker: MoveMaker) -> list[MoveTuple]:
