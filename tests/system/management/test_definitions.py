@@ -21,6 +21,9 @@ def test_a_virtual_host_is_created_and_deleted(api: Api) -> None:
     assert "amq.topic" in api.rows("exchanges/shop")
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     assert api.get("vhosts/shop/permissions") == [{"user": "guest", "vhost": "shop", **everything}]
+    assert api.ask("DELETE", "permissions/shop/guest").status == 204
+    assert api.ask("PUT", "vhosts/shop", body).status == 204
+    assert api.get("vhosts/shop/permissions") == [], "only who makes it may enter it at once"
     assert api.ask("DELETE", "vhosts/shop").status == 204
     assert api.ask("DELETE", "vhosts/shop").status == 404
     assert api.ask("GET", "vhosts/shop").status == 404
@@ -36,7 +39,9 @@ def test_a_user_is_created_and_deleted(api: Api) -> None:
     copied = {key: row[key] for key in ("password_hash", "hashing_algorithm", "tags")}
     assert api.ask("PUT", "users/ann", copied).status == 204
     assert api.row("users/ann") == row
-    assert "ann" in {one["name"] for one in api.get("users/without-permissions")}  # type: ignore[attr-defined]
+    without = {one["name"] for one in api.get("users/without-permissions")}  # type: ignore[attr-defined]
+    assert "ann" in without
+    assert "guest" not in without
     assert api.ask("POST", "users/bulk-delete", {"users": ["ann", "nobody"]}).status == 204
     assert api.ask("GET", "users/ann").status == 404
     assert api.ask("DELETE", "users/ann").status == 404
@@ -77,6 +82,7 @@ def test_permissions_of_a_user(api: Api) -> None:
     assert [api.ask("DELETE", one).status for _ in range(2)] == [204, 404]
     assert api.get("topic-permissions/%2F/bob") == [{"user": "bob", "vhost": "/", **more}]
     assert api.ask("DELETE", "topic-permissions/%2F/bob").status == 204
+    assert api.ask("GET", "topic-permissions/%2F/bob").status == 404
     assert api.ask("DELETE", "permissions/%2F/bob").status == 204
     assert api.ask("DELETE", "permissions/%2F/bob").status == 404
     assert api.ask("DELETE", "users/bob").status == 204
