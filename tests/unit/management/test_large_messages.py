@@ -173,9 +173,9 @@ def test_all_connections_of_a_user_are_closed_in_slices(monkeypatch: pytest.Monk
             loop = asyncio.get_running_loop()
             closes = member.broker.operations.disconnect
 
-            def close(address: str, of: str) -> list[str]:
+            def close(address: str, of: str, reason: str) -> list[str]:
                 loop.call_soon(lambda: turns.append(len(member.asked)))
-                return closes(address, of)
+                return closes(address, of, reason)
 
             monkeypatch.setattr(member.broker.operations, "disconnect", close)
             found = await http.ask("DELETE", "/api/connections/username/guest", login=ADMIN)
