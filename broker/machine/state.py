@@ -564,6 +564,9 @@ class State:
     # queues with a ready message that can expire; follows from the state
     expiring: dict[int, Queue] = field(default_factory=dict)
     expiry: Schedule = field(default_factory=Schedule)
+    # queues from which messages that can expire were taken, and all of which may have been settled
+    # since; follows from the state but for these
+    held_from: dict[int, Queue] = field(default_factory=dict)
     # queues that expire when unused, and are unused; follows from the state
     leased: dict[int, Queue] = field(default_factory=dict)
     lease_ends: Schedule = field(default_factory=Schedule)

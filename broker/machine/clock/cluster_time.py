@@ -3,8 +3,8 @@
 The machine's time advances with a majority of the voters' clocks. While something can expire, each
 member sends ticks: how far the machine's time has advanced by its own clock. The machine's time is
 the one that a majority of the voters in this view have reached: of three clocks the median, of two
-the slower. It never goes back. It stops while there is no primary view and while nothing can
-expire.
+the slower. It never goes back. It stops while there is no primary view, and while nothing can
+expire and no message is held that could when it comes back.
 
 Nothing expires early: the age of anything counts from the horizon in force when it was created, and
 no claim counts beyond a horizon that its sender did not know (horizons.py). A tick may be delayed
@@ -39,8 +39,21 @@ def clock_element(name: str, clock: Clock) -> int:
 
 
 def pending(state: State) -> bool:
-    """Whether anything may expire."""
-    return bool(state.expiring or state.leased or state.remembering or state.keeping)
+    """Whether anything may expire, now or when it comes back."""
+    if state.expiring or state.leased or state.remembering or state.keeping:
+        return True
+    while state.held_from:
+        number, queue = next(iter(state.held_from.items()))
+        if queue.unacked and not queue.deleted:
+            return True
+        del state.held_from[number]
+    return False
+
+
+def note_held(state: State, queue: Queue, message: Message) -> None:
+    """A message was taken from the queue and may come back: if it can expire, time must go on."""
+    if queue.stream is None and time_to_live(queue, message) != NO_TTL:
+        state.held_from[queue.number] = queue
 
 
 def goes_on(state: State) -> bool:

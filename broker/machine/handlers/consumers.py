@@ -2,7 +2,7 @@
 
 from itertools import repeat
 
-from broker.machine.clock.cluster_time import unlease
+from broker.machine.clock.cluster_time import note_held, unlease
 from broker.machine.commands import (
     ACK,
     CONSUME,
@@ -195,6 +195,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     held_by_tag[tag] = held
     queue.unacked += 1
     queue.unacked_bytes += len(message[BODY])
+    note_held(state, queue, message)
     if queue.last_values is not None:
         hold_last_value(state, queue, queue.last_values, seq, message)
     count_get(tallies, True, no_ack, redelivered)

@@ -5,7 +5,7 @@ from itertools import count, islice, pairwise
 from operator import itemgetter
 from typing import TypeAlias
 
-from broker.machine.clock.cluster_time import lease_end, look_us
+from broker.machine.clock.cluster_time import lease_end, look_us, time_to_live
 from broker.machine.digest import MASK, elements_in_a_row, ready_element, ready_elements
 from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.groups import group_key, kept_element
@@ -198,6 +198,8 @@ def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
         check_stream(state, queue, queue.stream)
     else:
         assert queue.timed == sum(message[TTL_US] != NO_TTL for message in waiting)
+        mortal = any(time_to_live(queue, message) != NO_TTL for _, message in held)
+        assert not mortal or queue.number in state.held_from, "time goes on for what may come back"
     of_queue = queue.ttl_us != NO_TTL or queue.delays is not None
     expiring = queue.timed > 0 or (of_queue and bool(waiting))
     assert expiring == queue.expiring == (queue.number in state.expiring)

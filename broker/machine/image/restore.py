@@ -13,7 +13,7 @@ from typing import cast
 
 import msgpack
 
-from broker.machine.clock.cluster_time import recheck_deadlines
+from broker.machine.clock.cluster_time import note_held, recheck_deadlines
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashes
 from broker.machine.handlers import definitions
@@ -153,6 +153,9 @@ class _Reader:
                 queue.stream.column.begin += first_offset(queue)
             if queue.letters_of is not None and ready_count(queue):
                 state.keeping[queue.number] = queue
+        for channel in state.channels.values():
+            for queue, _, message, _, _ in (*channel.unacked.values(), *channel.unsent.values()):
+                note_held(state, queue, message)
         definitions.follow(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:

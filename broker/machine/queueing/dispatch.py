@@ -14,6 +14,7 @@ queue with readers is only marked here: readers get their messages when the comm
 from collections.abc import Sequence
 from itertools import islice
 
+from broker.machine.clock.cluster_time import note_held
 from broker.machine.digest import MASK, element_of, held_element, place
 from broker.machine.effects import DeliverEffect
 from broker.machine.limits import CHANNEL_HELD_MAX, EXPIRED_AT_ONCE_MAX
@@ -32,7 +33,9 @@ from broker.machine.state import (
     CONTENT_HASH,
     EXCHANGE,
     KEY,
+    NO_TTL,
     PROPERTIES,
+    TTL_US,
     Channel,
     Consumer,
     Held,
@@ -75,6 +78,8 @@ def deliver(
     consumer.outstanding += 1
     queue.unacked += 1
     queue.unacked_bytes += len(message[BODY])
+    if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
+        note_held(state, queue, message)
     if queue.last_values is not None:
         hold_last_value(state, queue, queue.last_values, seq, message)
     content = message[CONTENT_HASH]

@@ -31,6 +31,7 @@ from broker.machine.queueing.queue import (
 from broker.machine.requests.arguments import apply_settings
 from broker.machine.state import (
     KEY,
+    NO_TTL,
     NUMBER,
     Consumer,
     Letter,
@@ -194,6 +195,8 @@ def apply_policies(state: State, queue: Queue) -> bool:
     state.add(policies_element(queue) + lease_element(queue))
     if queue.ttl_us != ttl_us:
         recheck_deadlines(state, queue)
+        if queue.unacked and queue.ttl_us != NO_TTL:
+            state.held_from[queue.number] = queue
     if not counts_returns(queue):
         forget_all_returns(state, queue)
     if is_over(queue):

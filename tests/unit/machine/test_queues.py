@@ -325,6 +325,32 @@ def test_messages_expire_only_at_ticks(client: Client) -> None:
     assert not rig.machine.wants_tick
 
 
+@pytest.mark.parametrize("consumes", [True, False])
+@pytest.mark.parametrize("of_queue", [True, False])
+def test_time_goes_on_while_a_message_is_held_that_can_expire(
+    client: Client, of_queue: bool, consumes: bool
+) -> None:
+    rig = client.rig
+    client.queue("q", {"x-message-ttl": 1000} if of_queue else {})
+    properties = b"\0\0" if of_queue else EXPIRES_IN_A_SECOND
+    if consumes:
+        client.consume("q", prefetch=1)
+    for tag in (1, 2):
+        client.publish("q", properties=properties)
+        if not consumes:
+            client.get("q")
+        assert (rig.depth("q"), rig.machine.wants_tick) == (0, True)
+        if tag == 1:
+            client.ack(tag)
+            assert not rig.machine.wants_tick
+    rig.pass_time(1_000_000)
+    if consumes:
+        client.cancel()
+    client.nack(2)
+    rig.pass_time(1)
+    assert (rig.depth("q"), rig.machine.wants_tick) == (0, False)
+
+
 def test_unused_queues_expire(client: Client) -> None:
     rig = client.rig
     client.queue("other", {"x-expires": 60_000})
