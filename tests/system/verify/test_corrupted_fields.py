@@ -102,9 +102,6 @@ PARTLY: dict[str, str] = {
     "End dropped": CRASHED,
     "Active.base_chain flipped": "at position 0, which means that the member received its state",
     "Active after Batch": "after DECIDED, as at a member that catches up within the primary",
-    "Batch after Durable": "at the beginning of a segment",
-    "Durable.position +1": "at the beginning of a segment",
-    "Confirm.epoch +1": "at the beginning of a segment",
 }
 
 
