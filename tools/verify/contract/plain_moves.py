@@ -74,6 +74,8 @@ def take_plain(
 def _is_in_order(moves: Columns, commands: Columns, number: int) -> bool:
     """Return whether each move is of a plain kind and of a command that was executed, in its order,
     each publish has one, with the next number, and each entry is of the message just published.
+
+    A move that names no command of its batch is caused by none.
     """
     op, seq, of, flag, position = (moves[name] for name in ("op", "seq", "of", "flag", "position"))
     published, entered = (np.flatnonzero(op == one) for one in (Op.PUBLISHED, Op.ENQUEUED))
@@ -85,9 +87,9 @@ def _is_in_order(moves: Columns, commands: Columns, number: int) -> bool:
     same_command = position[own][1:] == position[own][:-1]
     return bool(
         len(op)
-        and (op >= Op.PUBLISHED).all() and (op <= Op.SETTLED).all()
+        and (op <= Op.SETTLED).all()
         and not (moves["cause"].any() or flag[op >= Op.DELIVERED].any())
-        and (moves["kind"] >= 0).all() and not moves["outcome"].any()
+        and not moves["outcome"].any()
         and (moves["caused"] > 0).all() and not np.diff(of[own])[same_command].any()
         and (position >= moves["before"]).all()
         and np.array_equal(
