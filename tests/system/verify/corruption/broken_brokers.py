@@ -40,6 +40,16 @@ def _instead(patch: Patch, kind: int, handler: Callable[..., int]) -> None:
     patch.setattr(machine, "_ON_CHANNEL", changed)
 
 
+def _refused_when_done(patch: Patch, kind: int, handler: Callable[..., int]) -> None:
+    """Commands of this kind are refused, but carried out by their handler all the same."""
+
+    def refused(state: State, channel: Channel, command: c.Command) -> int:
+        handler(state, channel, command)
+        return connections.refuse(state, channel, kind, unknown_tag(1))
+
+    _instead(patch, kind, refused)
+
+
 def _without_invariants(patch: Patch) -> None:
     """The machine does not pass the tests' own checks after each command."""
     patch.setattr(Machine, "invariants", lambda _: None)
@@ -148,11 +158,7 @@ def refused_ack_settles(maker: MoveMaker, patch: Patch) -> int:
     client = _filled(maker, 1)
     client.get("q")
 
-    def refused(state: State, channel: Channel, command: c.Ack) -> int:
-        consumers.on_ack(state, channel, command)
-        return connections.refuse(state, channel, c.ACK, unknown_tag(1))
-
-    _instead(patch, c.ACK, refused)
+    _refused_when_done(patch, c.ACK, consumers.on_ack)
     client.ack(1)
     return maker.rig.position
 
@@ -161,11 +167,7 @@ def refused_commit_settles(maker: MoveMaker, patch: Patch) -> int:
     client = _filled(maker, 1)
     client.get("q")
 
-    def refused(state: State, channel: Channel, command: c.TxCommit) -> int:
-        transactions.on_tx_commit(state, channel, command)
-        return connections.refuse(state, channel, c.TX_COMMIT, unknown_tag(2))
-
-    _instead(patch, c.TX_COMMIT, refused)
+    _refused_when_done(patch, c.TX_COMMIT, transactions.on_tx_commit)
     client.commit([], [c.TxSettle(1, False, c.TX_ACK)])
     return maker.rig.position
 
