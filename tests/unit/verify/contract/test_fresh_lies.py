@@ -21,6 +21,8 @@ from tests.system.verify.corruption.fresh_lies import (
     QueueLie,
 )
 from tests.system.verify.corruption.further_lies import ViewLie
+from tests.system.verify.corruption.more_lies import IN_QUEUES as SMALL_LIES
+from tests.system.verify.corruption.more_lies import SmallLie
 from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
 from tests.system.verify.support.eventful_history import eventful_history
 from tests.system.verify.support.make_logs import good_history
@@ -53,6 +55,13 @@ def test_a_lie_about_queues_is_found(lie: QueueLie) -> None:
     found = [(RULES[one.rule].promise, one.position) for one in breaches]
     assert expected in found
     assert min(where for _, where in found) == expected[1]
+
+
+@pytest.mark.parametrize("lie", SMALL_LIES, ids=lambda lie: lie.__name__)
+def test_a_lie_of_a_small_history_is_found_or_listed(lie: SmallLie) -> None:
+    maker, expected = lie()
+    found = [(RULES[one.rule].promise, one.position) for one in maker.breaches()]
+    assert found[:1] == ([] if expected is None else [expected])
 
 
 @cache
