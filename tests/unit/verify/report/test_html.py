@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from broker.machine.move_log import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED
+from tools.verify.clients.check import ClientCounts, ClientReport
 from tools.verify.findings import PROPERTIES, Coverage, Finding
-from tools.verify.report.html import page
+from tools.verify.report.html import AROUND_MAX, LISTED_MAX, page
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import (
     Event,
@@ -177,3 +178,36 @@ def test_a_report_without_a_timeline_has_no_pictures() -> None:
     bare = report()
     bare.timeline = None
     assert "<svg" not in page(bare, "t")
+    bare.timeline = Timeline(BEGIN, BEGIN, [], [])
+    assert "<svg" not in page(bare, "t"), "nor has one of no time"
+
+
+def test_what_was_read_is_told_in_words() -> None:
+    read = report()
+    read.counts = Counts(lives=3, batches=77_001)
+    read.clients = ClientReport(ClientCounts(clients=2, acked=5), [], [], None)
+    text = page(read, "t")
+    zeros = "0 segments, 0 bytes, 0 records"
+    assert f'<p class="quiet">Read: 0 members, {zeros}, 77,001 batches, 0 positions, ' in text
+    assert "0 views, 0 epochs, 3 incarnations.</p>" in text
+    assert f'<p class="quiet">{read.clients}</p>' in text
+
+
+def test_a_finding_names_whom_and_where_if_there_is_such() -> None:
+    of_all = DIVERGED._replace(member="", position=0, what="x")
+    text = page(report(of_all, DIVERGED._replace(position=-1, what="y")), "t")
+    assert "<h2>Findings, the earliest first</h2>" in text
+    assert '<td>all</td><td class="n">0</td><td>x</td>' in text
+    assert '<td>b (incarnation 2)</td><td class="n"></td><td>y</td>' in text
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_long_lists_are_cut_and_say_so(beyond: int) -> None:
+    long = report(*[DIVERGED._replace(around=("moves",))] * (LISTED_MAX + beyond))
+    long.notes = ["unknown"] * (LISTED_MAX + beyond)
+    text = page(long, "t")
+    rows = text.count("<td>b (incarnation 2)</td>")
+    assert text.count("<li>unknown</li>") == rows == LISTED_MAX
+    assert text.count("and 1 more (--json has them all)") == 2 * beyond
+    assert text.count(" more (--json") == 2 * beyond
+    assert text.count("<pre>moves</pre>") == AROUND_MAX
