@@ -70,6 +70,7 @@ class ServerConnection(FrameReader):
         self._mechanisms, self._mechanism, self._claimed = mechanisms, "", ""
         self.out = bytearray()
         self.ahead = Ahead()  # is sent before it
+        self._farewell_bytes = 0  # at the end of `out`: our close or close-ok
         self.client_properties: Table = {}
         self.user = ""
         self.closed_by_client = False  # and it was told so: the client closes the socket
@@ -164,9 +165,9 @@ class ServerConnection(FrameReader):
             out = self.ahead.take()
             if not self.ahead:
                 out += self.out
-                self.out = bytearray()
+                self.out, self._farewell_bytes = bytearray(), 0
         else:
-            out, self.out = self.out, bytearray()
+            out, self.out, self._farewell_bytes = self.out, bytearray(), 0
         if out:
             self._heartbeat.has_sent = True
         return out
@@ -222,7 +223,12 @@ class ServerConnection(FrameReader):
         self.out = bytearray()
 
     def hold_output(self) -> None:
-        """Hold back everything collected so far until `release_output`."""
+        """Hold back everything collected so far until `release_output`. After the end of the
+        connection nothing is released: it is dropped, except what tells the client of the end."""
+        if self.phase is ReaderPhase.CLOSING or self.phase is ReaderPhase.CLOSED:
+            self.ahead.clear()
+            del self.out[: len(self.out) - self._farewell_bytes]
+            return
         self.ahead.hold(self.out)
         self.out = bytearray()
 
@@ -254,7 +260,7 @@ class ServerConnection(FrameReader):
         if self.phase in (ReaderPhase.CLOSED, ReaderPhase.CLOSING):
             return
         self._cut_contents()
-        self.send(0, "connection.close", (code, clip(text), class_id, method_id))
+        self._say_farewell("connection.close", (code, clip(text), class_id, method_id))
         self.phase, self._deadline = ReaderPhase.CLOSING, self._now + self.limits.closing_s
         self.channels.clear()
 
@@ -262,9 +268,14 @@ class ServerConnection(FrameReader):
         """Reply to `CloseRequested`."""
         if self.phase is ReaderPhase.CLOSE_RECEIVED:
             self._cut_contents()
-            self.send(0, "connection.close-ok")
+            self._say_farewell("connection.close-ok")
             self.phase = ReaderPhase.CLOSED
             self.closed_by_client = True
+
+    def _say_farewell(self, method: str, args: tuple[Value, ...] = ()) -> None:
+        before = len(self.out)
+        codec.append_method(self.out, 0, method, args)
+        self._farewell_bytes += len(self.out) - before
 
     def discard_channel(self, number: int) -> None:
         """Discard what the client still sends on this channel; `close_channel` follows."""
@@ -484,7 +495,7 @@ class ServerConnection(FrameReader):
         self.events.append(CloseRequested(cast("int", args[0]), cast("str", args[1])))
 
     def _on_early_close(self, _args: tuple[Value, ...]) -> None:
-        codec.append_method(self.out, 0, "connection.close-ok")
+        self._say_farewell("connection.close-ok")
         self.phase = ReaderPhase.CLOSED
 
     def _on_close_ok(self, _args: tuple[Value, ...]) -> None:

@@ -63,7 +63,11 @@ class Linked(Loop):
 
     def apply_publish(self, link: ClientLink) -> None:
         """The machine delivers a message, whose frames are encoded but not yet written."""
-        self.gateway.data_received(link.client, publish(1, "", "q"), self.now)
+        self.apply_sent(link, publish(1, "", "q"))
+
+    def apply_sent(self, link: ClientLink, data: bytes) -> None:
+        """The machine carries out what the client sends; the replies are not yet written."""
+        self.gateway.data_received(link.client, data, self.now)
         for command in self.gateway.take_commands():
             self.apply(self.gateway.session, command)
 
@@ -93,6 +97,31 @@ def test_effects_of_a_view_that_ended_are_not_encoded() -> None:
     member.may_reply = True
     member.write()
     assert member.written() == ["basic.deliver"]
+
+
+def test_a_client_that_closes_as_the_view_ends_gets_its_close_ok() -> None:
+    """Without it a library reports a lost connection (RabbitMQ's client for Erlang does)."""
+    member = Linked()
+    link = member.open()
+    member.apply_sent(link, publish(1, "", "q") + method(0, "connection.close", 200, "", 0, 0))
+    member.may_reply = False
+    member.write()
+    assert member.written() == ["connection.close-ok"]
+
+
+def test_a_client_that_is_refused_as_the_view_ends_is_told_why() -> None:
+    member = Linked()
+    link = member.open()
+    member.apply_publish(link)
+    member.gateway.data_received(link.client, method(1, "channel.open"), member.now)
+    member.may_reply = False
+    member.write()
+    assert member.written() == ["connection.close"]
+    member.sends(link.client, method(0, "connection.close", 200, "", 0, 0))
+    assert member.written() == ["connection.close-ok"]
+    member.may_reply = True
+    member.write()
+    assert member.written() == []
 
 
 def test_publishers_are_told_of_the_start_and_end_of_an_alarm() -> None:
