@@ -143,6 +143,7 @@ class Link(asyncio.Protocol):
             self.confirmed = max(self.confirmed, self.publishes)
 
     def on_call(self, channel: int, method: str, args: tuple[Value, ...]) -> None:
+        self.cluster.calls.append((method, args))
         match method:
             case "queue.declare":
                 name, passive = str(args[0]), args[1]
@@ -189,6 +190,8 @@ class ToyCluster:
         self.links: list[Link] = []
         self.published = 0
         self.acks = 0
+        self.calls: list[tuple[str, tuple[Value, ...]]] = []
+        """The methods that clients called, with their arguments."""
         self.kill_at = 0
         """The member that takes this publish (counted over all) dies with it."""
         self.nack: set[int] = set()

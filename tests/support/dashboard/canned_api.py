@@ -233,8 +233,8 @@ class CannedApi:
 
     def __init__(self, user: str = "ada", password: str = "pw") -> None:
         self.changes: list[tuple[str, str, Json]] = []
+        """Method, path below /api with its query, body."""
         self.reasons: list[str] = []
-        """Method, path below /api, body."""
         self.queries: list[tuple[str, dict[str, str]]] = []
         """The requests that read: path and query."""
         self.answers: dict[str, Json] = dict(ANSWERS)
@@ -298,7 +298,8 @@ class CannedApi:
             self.queries.append((path, dict(request.query)))
             return self._read(path, dict(request.query))
         text = await request.text()
-        self.changes.append((request.method, path, json.loads(text) if text else None))
+        asked = f"{path}?{request.query_string}" if request.query_string else path
+        self.changes.append((request.method, asked, json.loads(text) if text else None))
         self.reasons += request.headers.getall("X-Reason", [])
         last = path.rpartition("/")[2]
         if request.method == "POST" and last in REPLIES:

@@ -161,4 +161,17 @@ def test_conditions_of_a_delete(api: Api, amqp: pika.BlockingConnection) -> None
     assert answered.body == {
         "error": "bad_request", "reason": "queue 'filled' in vhost '/' not empty"
     }  # fmt: skip
-    assert api.ask("DELETE", "queues/%2F/filled").status == 204
+    assert api.ask("DELETE", "queues/%2F/filled?if-unused=true").status == 204
+    channel.queue_declare("used")
+    channel.basic_consume("used", lambda *_: None)
+    answered = api.ask("DELETE", "queues/%2F/used?if-unused=true")
+    assert answered.status == 400
+    assert answered.body == {
+        "error": "bad_request", "reason": "queue 'used' in vhost '/' in use"
+    }  # fmt: skip
+    assert api.ask("DELETE", "queues/%2F/used?if-empty=true").status == 204
+    channel.queue_declare("bound", exclusive=True)
+    channel.exchange_declare("source")
+    channel.queue_bind("bound", "source", "k")
+    assert api.ask("DELETE", "exchanges/%2F/source?if-unused=true").status == 400
+    assert api.ask("DELETE", "exchanges/%2F/source").status == 204

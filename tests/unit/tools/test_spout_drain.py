@@ -10,24 +10,33 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import click
 import pytest
 
-from broker.amqp.fields import Timestamp
+from broker.amqp.codec import encode_properties
+from broker.amqp.fields import Timestamp, Value
 from broker.amqp.handshake import CAPABILITIES
 from broker.machine.requests.properties import headers_of
+from broker.memberlog.client_history import ClusterName
 from tests.support.toy_broker import Stored, ToyCluster
 from tools.cli.options import run_command
 from tools.cli.progress import Progress
 from tools.client import failover
-from tools.client.amqp_client import ConnectionLost, Login
-from tools.client.broker_url import brokers
-from tools.client.failover import Reconnect
+from tools.client.amqp_client import (
+    AmqpConnection,
+    ConnectionLost,
+    Delivery,
+    Login,
+    PublisherConfirm,
+)
+from tools.client.broker_url import Address, brokers
+from tools.client.failover import BrokerList, Reconnect
 from tools.commands.drain import FORMATS, Drain, Offset, drain
-from tools.commands.spout import spout
+from tools.commands.spout import Destination, Lines, Spout, spout
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -110,6 +119,32 @@ def test_refused_and_unroutable_messages_are_failures() -> None:
         assert code == 1
         assert err == "spout: 1 messages refused, 0 unroutable\n"
         assert json.loads(out)["confirmed"] == 2
+
+
+def test_a_queue_that_goes_away_under_a_publisher_is_reported() -> None:
+    """A confirm alone says nothing about a queue: only `mandatory` brings the message back."""
+    with ToyCluster() as toy:
+        process = start("spout", "-b", toy.brokers, "-q", "q", "--json", stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 60
+        while not toy.queues.get("q"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        toy.do(toy.queues.clear)
+        out, err = process.communicate(b"two\n", timeout=100)
+        assert process.returncode == 1
+        assert json.loads(out)["unroutable"] == 1
+        assert b"unroutable: 312 NO_ROUTE: exchange '', key 'q'" in err
+
+
+def test_a_message_to_an_exchange_may_find_no_queue() -> None:
+    with ToyCluster() as toy:
+        arguments = ("-e", "amq.direct", "-k", "nowhere", "--json")
+        code, out, err = run("spout", "-b", toy.brokers, *arguments, typed=b"one")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["unroutable"] == 0
 
 
 def test_a_blocked_publisher_reports_the_reason_and_goes_on() -> None:
@@ -487,3 +522,156 @@ def test_names_that_amqp_cannot_carry_are_refused(
     with pytest.raises(SystemExit) as ended:
         run_command(drain, ["-q", "", "--create"])
     assert ended.value.code == 64
+
+
+class Scripted:
+    """A connection that does at each pump what the next step of its script says, and keeps the
+    time that it was asked to wait. The clock stands still but for those waits."""
+
+    blocked, congested, takes_numbers = "", False, True
+    cluster = ClusterName()
+
+    def __init__(self, *script: Callable[[Scripted], None]) -> None:
+        self.script = [*script]
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.published: list[bytes] = []
+        self.consumed: list[dict[str, Value]] = []
+        self.acks: list[PublisherConfirm] = []
+        self.returns: list[object] = []
+        self.deliveries: list[Delivery] = []
+
+    def pump(self, wait: float, source: int | None = None) -> bool:
+        """Do the next step; the last is repeated."""
+        self.now += wait
+        self.waits.append(wait)
+        self.script[0](self)
+        self.script = self.script[1:] or self.script
+        return source is not None
+
+    def publish(self, _exchange: str, _key: str, _properties: bytes, body: bytes, **_: bool) -> int:
+        """Confirm it at once."""
+        self.published.append(body)
+        self.acks.append(PublisherConfirm(len(self.published), False, True))
+        return len(self.published)
+
+    def consume(
+        self, _queue: str, _prefetch: int, *, no_ack: bool, arguments: dict[str, Value]
+    ) -> None:
+        """Begin to consume."""
+        assert not no_ack
+        self.consumed.append(arguments)
+
+    def ack(self, _tag: int) -> None:
+        """Take them out of the queue."""
+
+    def close(self) -> None:
+        """Close."""
+
+    def deliver(self, *offsets: int) -> None:
+        """Messages of a stream arrive."""
+        for offset in offsets:
+            properties = encode_properties({"headers": {"x-stream-offset": offset}})
+            self.deliveries.append(Delivery(offset + 1, False, "", "q", properties, b"%d" % offset))
+
+    def lose(self) -> None:
+        """The broker dies."""
+        raise ConnectionLost("gone")
+
+
+class ScriptedRoute:
+    """Connects to one scripted broker after the other."""
+
+    failovers = 0
+
+    def __init__(self, *connections: Scripted) -> None:
+        self.connections = [*connections]
+
+    def connect(self) -> Scripted:
+        """The next one."""
+        return self.connections.pop(0)
+
+    def lost(self, _connection: Scripted, _why: str) -> None:
+        """Go on."""
+
+
+def scripted_drain(
+    output: io.BytesIO, route: ScriptedRoute, *, count: int | None = None,
+    idle_seconds: float | None = None, offset: Value = None, browses: bool = False,
+) -> Drain:  # fmt: skip
+    """A drain of the queue `q` over these brokers."""
+    job = Drain(
+        [Address("a", 1)], Login(), "q", output, FORMATS["text"], count=count, unique=False,
+        idle_seconds=idle_seconds, prefetch=500, acks=True, reconnect=Reconnect(100),
+        progress=Progress("drain", quiet=True), history=None, offset=offset, browses=browses,
+    )  # fmt: skip
+    job.route = cast("BrokerList", route)
+    return job
+
+
+def test_nothing_is_published_while_the_broker_is_blocked(tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"one\ntwo\n")
+
+    def read(one: Scripted) -> None:
+        one.blocked = "low on disk"
+
+    def waiting(one: Scripted) -> None:
+        assert one.published == []
+
+    def unblock(one: Scripted) -> None:
+        one.blocked = ""
+
+    def nothing(_: Scripted) -> None:
+        pass
+
+    connection = Scripted(read, waiting, waiting, unblock, nothing)
+    job = Spout(
+        [Address("a", 1)], Login(), Lines([str(tmp_path / "input")]),
+        Destination("", "q", "q", True, None), 1000, None, Reconnect(100),
+        Progress("spout", quiet=True), None,
+    )  # fmt: skip
+    job._stream(cast("AmqpConnection", connection))
+    assert (connection.published, job.confirmed) == ([b"one", b"two"], 2)
+
+
+def test_a_stream_is_read_on_behind_the_last_written_message() -> None:
+    output = io.BytesIO()
+    first = Scripted(lambda one: one.deliver(5, 6), Scripted.lose)
+    second = Scripted(Scripted.lose)
+    third = Scripted(lambda one: one.deliver(7))
+    job = scripted_drain(output, ScriptedRoute(first, second, third), offset="first", count=3)
+    job.run()
+    assert output.getvalue() == b"5\n6\n7\n"
+    assert first.consumed == [{"x-stream-offset": "first"}]
+    assert second.consumed == third.consumed == [{"x-stream-offset": 7}]
+
+
+def test_a_browser_tells_the_broker_to_keep_what_it_shows() -> None:
+    connection = Scripted(lambda one: one.deliver(1))
+    scripted_drain(io.BytesIO(), ScriptedRoute(connection), browses=True, count=1).run()
+    assert connection.consumed == [{"x-filter-no-consume": True}]
+    connection = Scripted(lambda one: one.deliver(1))
+    scripted_drain(io.BytesIO(), ScriptedRoute(connection), count=1).run()
+    assert connection.consumed == [{}]
+
+
+def test_the_idle_time_begins_again_with_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_: Scripted) -> None:
+        pass
+
+    quiet = [nothing] * 3
+    connection = Scripted(*quiet, lambda one: one.deliver(1), *quiet, nothing)
+    monkeypatch.setattr("time.monotonic", lambda: connection.now)
+    output = io.BytesIO()
+    scripted_drain(output, ScriptedRoute(connection), idle_seconds=2.25).run()
+    assert output.getvalue() == b"1\n"
+    assert connection.waits == [0.5] * 8 + [0.25], "not once more, and not past its end"
+
+
+@pytest.mark.parametrize(("given", "asked"), [((), 500), (("--count", "3"), 3)])
+def test_no_more_is_fetched_than_is_counted(given: tuple[str, ...], asked: int) -> None:
+    """What is fetched and not wanted would come back to others late, and flagged."""
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=lines(10))
+        run("drain", "-b", toy.brokers, "-q", "q", "--timeout", "0.1", *given)
+        assert [args for name, args in toy.calls if name == "basic.qos"] == [(0, asked, False)]

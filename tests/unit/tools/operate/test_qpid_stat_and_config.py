@@ -78,6 +78,12 @@ def test_qpid_stat_sorts_filters_and_limits(run: Run) -> None:
              {"durable": False, "auto_delete": False,
               "arguments": {"qpid.group_header_key": "customer"}}),
         ),
+        (("del", "queue", "q"), ("DELETE", "queues/%2F/q?if-unused=true&if-empty=true", None)),
+        (("del", "queue", "q", "--force-if-used"), ("DELETE", "queues/%2F/q?if-empty=true", None)),
+        (
+            ("del", "queue", "q", "--force-if-not-empty"),
+            ("DELETE", "queues/%2F/q?if-unused=true", None),
+        ),
         (("del", "queue", "q", "--force"), ("DELETE", "queues/%2F/q", None)),
         (("del", "exchange", "e"), ("DELETE", "exchanges/%2F/e", None)),
         (
@@ -98,6 +104,17 @@ def test_qpid_config_changes(
     ended = run(qpid_config, *typed)
     assert (ended.code, ended.out) == (0, ""), ended.err
     assert api.changes == [change]
+
+
+def test_a_queue_that_may_not_be_deleted_is_answered_with_the_way_out(
+    run: Run, api: CannedApi
+) -> None:
+    api.refusals["queues/%2F/q"] = 400, "queue 'q' in vhost '/' not empty"
+    for force, hint in (((), True), (("--force",), False)):
+        ended = run(qpid_config, "del", "queue", "q", *force)
+        assert ended.code == Exit.DATA
+        assert "not empty" in ended.err
+        assert ("--force deletes it all the same" in ended.err) is hint
 
 
 def test_qpid_config_unbinds_by_the_properties_key(run: Run, api: CannedApi) -> None:

@@ -111,6 +111,13 @@ def test_an_unknown_column_is_answered_by_the_known_ones(run: Run) -> None:
             ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
         ),
         (("purge_queue", ".."), ("DELETE", "queues/%2F/../contents", None)),
+        (("delete_queue", "q"), ("DELETE", "queues/%2F/q", None)),
+        (("delete_queue", "q", "-e"), ("DELETE", "queues/%2F/q?if-empty=true", None)),
+        (("delete_queue", "q", "--if-unused"), ("DELETE", "queues/%2F/q?if-unused=true", None)),
+        (
+            ("delete_queue", "q", "-e", "-u"),
+            ("DELETE", "queues/%2F/q?if-empty=true&if-unused=true", None),
+        ),
         (
             ("set_vhost_limits", "-p", "v", '{"max-queues": 7}'),
             ("PUT", "vhost-limits/v/max-queues", {"value": 7}),
@@ -137,7 +144,8 @@ def test_an_unknown_column_is_answered_by_the_known_ones(run: Run) -> None:
         ),
         (("rebalance", "all"), ("POST", "rebalance/queues", {})),
         (("restart_vhost", "-p", "shop"), ("POST", "vhosts/shop/start/a", {})),
-        (("drain", "--force"), ("PUT", "qpid/members/a/drain", {})),
+        (("drain",), ("PUT", "qpid/members/a/drain", {})),
+        (("drain", "--force"), ("PUT", "qpid/members/a/drain?force=true", {})),
         (("revive",), ("DELETE", "qpid/members/a/drain", None)),
         (("set_vhost_tags", "shop", "a", "b"), ("PUT", "vhosts/shop", {"tags": "a,b"})),
         (
