@@ -65,14 +65,16 @@ class Timers:
         self.voter_changes.wake(now)
 
     def _find_shutdown(self) -> None:
-        """A received state may end with the shutdown of all; a start forgets an old one.
+        """A received state may end with the shutdown of all, if it was one in the present epoch.
 
-        (Each activation removes it from the state, and a member that `ran` has applied one since
-        its start.)
+        The state of an earlier epoch may have such an end, too: that of a run which others have
+        begun again. The activation of this epoch comes after it, and removes it.
         """
         controller = self._controller
-        shutdown_id = controller.replica.machine.shutdown_id
-        if shutdown_id and controller.ran and not controller.shutdown_position:
+        replica, primary = controller.replica, controller.primary
+        shutdown_id = replica.machine.shutdown_id
+        is_present = primary.active and primary.epoch == replica.history.epoch
+        if shutdown_id and is_present and not controller.shutdown_position:
             controller.replica.shutdown_id = shutdown_id
             controller.shutdown_position = controller.replica.history.position
             controller.submissions.suspend()

@@ -7,6 +7,8 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.machine import commands as c
+from broker.machine.machine import Machine
+from broker.replication.replica import Replica
 from broker.timers.timers import SHUTDOWN_WAIT_S, Timers
 from tests.support.scripted_views import Bus
 
@@ -210,6 +212,33 @@ def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -
     cluster.pass_time(10)
     assert not cluster.stopped_with
     assert bus.cores["a"].serving
+
+
+def test_a_member_that_missed_the_shutdown_goes_on_with_those_that_start_again(
+    cluster: Cluster,
+) -> None:
+    """It hung meanwhile. What it receives ends with the shutdown, until it applies the activation
+    that follows."""
+    bus = cluster.bus
+    bus.change("a b")
+    bus.change("c")
+    bus.cores["a"].submit([c.Shutdown(c.SHUTDOWN, "the end")])
+    bus.run("a b")
+    for name in "ab":
+        bus.start(name, incarnation=2, keep=True)
+        cluster.renew(name)
+    ended = bus.cores["a"].replica
+    chunks, end = list(ended.machine.snapshot()), ended.history
+    bus.shells["c"].instant_transfers = False
+    bus.change("a b c")
+    assert bus.shells["c"].transfers
+    core = bus.cores["c"]
+    core.state_received(Replica("c", Machine.restore("c", chunks), end), counts=True)
+    assert core.replica.machine.shutdown_id
+    cluster.pass_time(0.2)
+    assert not cluster.stopped_with
+    assert core.serving
+    assert not core.replica.machine.shutdown_id
 
 
 @pytest.mark.parametrize("half_way", [True, False])
