@@ -106,8 +106,9 @@ class Operations:
     def status(self) -> Json:
         """Return the reply to `status`."""
         reply = status_of(
-            self._controller, self._cluster, self._progress(), self._watchdogs(), self._received
-        )
+            self._controller, self._cluster, self._progress(), self._watchdogs(), self._received,
+            self._views.url_of,
+        )  # fmt: skip
         views: list[Json] = self._views.reply()
         return reply | {
             "drained": sorted(self._maintenance.drained), "views": views, "ha": self.roles.status(),

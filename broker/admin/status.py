@@ -29,13 +29,16 @@ def status_of(
     progress: str,
     watchdogs: Json,
     received: Callable[[str], float | None],
+    url_of: Callable[[str], str],
 ) -> Json:
     """Return the reply to `status`: the cluster as this member sees it.
 
     `received`: the part of the state that each joining member has received, if it reported that.
+    `url_of`: the URL of a member that is not in the view.
     """
     primary = controller.primary
     labels, marks = primary.labels(), primary.marks()
+    labels[controller.me.name] = controller.label
     here = {m.name: m for m in primary.members}
     here.setdefault(controller.me.name, controller.me)
     members: list[Json] = []
@@ -55,7 +58,7 @@ def status_of(
         members.append(
             {
                 "id": name,
-                "url": controller.label if name == controller.me.name else labels.get(name, ""),
+                "url": labels.get(name) or url_of(name),
                 "state": state,
                 "voter": name in electorate.names,
                 "votes": electorate.latest.votes_of((name,)) if electorate.sets else 0,
@@ -130,6 +133,7 @@ class ViewHistory:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._views: deque[Json] = deque(maxlen=VIEWS_MAX)
+        self._urls: dict[str, str] = {}
         self._seen: tuple[object, ...] = ()
         self._left: set[str] = set()
 
@@ -141,6 +145,7 @@ class ViewHistory:
     def look(self) -> None:
         """Record the current view; called a few times a second, so a shorter view is missed."""
         primary = self._controller.primary
+        self._urls |= {name: url for name, url in primary.labels().items() if url}
         members = sorted(member.name for member in primary.members)
         seen = (primary.ring, primary.active, primary.epoch, *members)
         if seen == self._seen:
@@ -162,6 +167,10 @@ class ViewHistory:
     def reply(self) -> list[Json]:
         """Return the views, oldest first."""
         return list(self._views)
+
+    def url_of(self, name: str) -> str:
+        """Return the latest URL of a member, which may have left; empty: it was never seen."""
+        return self._urls.get(name, "")
 
 
 def groups_of(controller: Controller, cluster: str) -> Json:

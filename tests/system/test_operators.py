@@ -145,6 +145,31 @@ def test_stop_one_member_by_its_id(tmp_path: Path) -> None:
         cluster.wait_active()
 
 
+def test_a_hanging_member_fails_the_stop_of_all(tmp_path: Path) -> None:
+    """It reads no order, so it would be there still when the cluster is started again."""
+    with running_cluster(tmp_path) as cluster:
+        hangs, asked = cluster[2], str(cluster[0].address)
+        name = answering(hangs).id
+        assert hangs.pid is not None
+        os.kill(hangs.pid, signal.SIGSTOP)
+        try:
+            cluster.wait_active([cluster[0], cluster[1]])
+            code, _, said = run("qpid-cluster", "-t", "5", "-k", "-f", asked)
+            assert (code, said) == (
+                1,
+                f"qpid-cluster: Failed: still running: {name}: {hangs.address} did not answer in "
+                "time; end the process there before the cluster is started again\n",
+            )
+            assert [cluster[0].wait(), cluster[1].wait()] == [Exit.OK, Exit.OK]
+        finally:
+            os.kill(hangs.pid, signal.SIGCONT)
+        cluster[0].start()
+        cluster[1].start()
+        cluster.wait_active()
+        assert run("qpid-cluster", "-t", "30", "-k", "-f", asked) == (0, "", "")
+        cluster.wait_stopped()
+
+
 def connected_to(member: BrokerProcess) -> pika.BlockingConnection:
     """A connection to this member and no other."""
     parameters = pika.ConnectionParameters(*member.address, connection_attempts=1)

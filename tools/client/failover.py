@@ -168,6 +168,11 @@ class Chosen:
     def __init__(self) -> None:
         self._at = 0
 
+    @property
+    def at(self) -> int:
+        """Its place in the list."""
+        return self._at
+
     def reach(
         self,
         places: Sequence[MemberAddress],

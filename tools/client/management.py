@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import starmap
 from typing import Protocol, TypeVar
 
@@ -158,6 +158,11 @@ class Target:
             if line.startswith(beginning):
                 raise Unreachable(f"{broker} is {what}")
         return _answer(line, broker)
+
+    def alone(self) -> Target:
+        """Return the broker of the list that answered last, without the others."""
+        place = (self.address, *self.others)[self._chosen.at]
+        return replace(self, address=place, others=())
 
     def status(self) -> ClusterStatus:
         """Ask for its view of the cluster."""

@@ -1,4 +1,4 @@
-"""Requests of `qpid-cluster` about members' clients: show, disconnect, send away, wait.
+"""Requests of `qpid-cluster` about members and their clients: show, disconnect, send away, wait.
 
 Each function asks any one member and returns text for people or documents for programs. A request
 that could be lost on its way to another member is repeated until the answer shows that it was
@@ -8,11 +8,22 @@ carried out.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 from tools.cli.answers import items, objects
-from tools.client.management import Json, ManagementError, MemberStatus, Target, wait_for
+from tools.client.management import (
+    Json,
+    ManagementError,
+    MemberStatus,
+    Target,
+    Unreachable,
+    wait_for,
+)
+
+LOOK_S = 2.0
+"""How long a member that should stop has for one answer."""
 
 
 def connections(target: Target, of: str = "") -> list[dict[str, Json]]:
@@ -153,6 +164,38 @@ def await_member(target: Target, member_id: str) -> None:
         )
 
     _until(target, is_active, lambda: None, f"{member_id} is not ACTIVE; see qpid-cluster")
+
+
+def await_end(members: Mapping[str, Target], timeout_s: float | None) -> None:
+    """Wait until each of these processes stops or cannot be reached."""
+    running = dict(members)
+    doing: dict[str, str] = {}
+
+    def ended() -> bool | None:
+        for name, member in members.items():
+            if name in running:
+                doing[name] = _doing(member)
+                if not doing[name]:
+                    del running[name]
+        return not running or None
+
+    def sentence() -> str:
+        left = "; ".join(f"{name}: {doing[name]}" for name in running)
+        return f"still running: {left}; end the process there before the cluster is started again"
+
+    wait_for(ended, timeout_s, sentence)
+
+
+def _doing(member: Target) -> str:
+    """What a process still does; empty: it stops, or nothing can be reached there."""
+    patience_s = LOOK_S if member.timeout_seconds is None else min(LOOK_S, member.timeout_seconds)
+    try:
+        state = replace(member, timeout_seconds=patience_s).status().raw.get("member_state")
+    except Unreachable:
+        return ""
+    except ManagementError as problem:
+        return str(problem)
+    return "" if state == "LEFT" else f"it is {state}"
 
 
 def _until(

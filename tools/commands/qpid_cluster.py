@@ -71,6 +71,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,7 @@ from tools.client.management import (
     Target,
 )
 from tools.client.member_operations import (
+    await_end,
     await_member,
     client_lines,
     connections,
@@ -161,6 +163,9 @@ that accepts clients needs --force.
 A change of the voters is refused if it would let two groups act independently, if the running
 members could not make it durable, or while another change is under way. The command returns when
 the change is in force.
+
+-k returns when every member stops. It looks at each process that it can reach, also of members that
+are DOWN: one that hangs has read no order, so the command fails and names it.
 
 Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER), 1 failed, refused,
 canceled, or not ACTIVE, 2 wrong usage.
@@ -294,8 +299,9 @@ class Unreachable:
         raise ManagementError(self.reason)
 
 
-def members_of(target: Target) -> dict[str, Askable]:
-    """The members that may be asked, by name; or the one named, if it knows no others."""
+def members_of(target: Target, *, down: bool = False) -> dict[str, Askable]:
+    """The members that may be asked, by name; or the one named, if it knows no others. `down`: also
+    those that have left."""
     try:
         status = target.status()
     except ManagementError:
@@ -306,7 +312,7 @@ def members_of(target: Target) -> dict[str, Askable]:
         place = member.url.partition(kind)[2].partition(",")[0]
         if member.local:
             found[member.id] = target
-        elif member.state == "DOWN" or member.arbitrator:
+        elif member.arbitrator or (member.state == "DOWN" and not down):
             continue
         elif place:
             address = parse_address(place, AMQP_PORT)
@@ -419,15 +425,19 @@ def demand_cluster(target: Target, name: object) -> None:
 
 
 def stop_all(target: Target, force: bool) -> None:
-    """Stop every member with a clean store; prints nothing when it worked."""
+    """Stop every member with a clean store; prints nothing when all stop.
+
+    A member that has left because it hangs reads no order, so each process is looked at.
+    """
     status = target.status()  # a refusal or a dead address should come before the question
     name = f" '{status.cluster}'" if status.cluster else ""
     here = ", ".join(member.id for member in status.members if member.state != "DOWN")
     confirm(PROMPT_STOP_ALL.format(name, here), force)
-    try:
+    members = members_of(target.alone(), down=True)
+    with suppress(ConnectionAborted):
         target.ask(op="shutdown")
-    except ConnectionAborted:
-        return
+    processes = {name: one for name, one in members.items() if isinstance(one, Target)}
+    await_end(processes, target.timeout_seconds)
 
 
 def upgrade_all(target: Target, force: bool) -> str:

@@ -300,10 +300,54 @@ def test_stop_all(broker: FakeBroker) -> None:
         "Are you sure? [N]: "
     )
     assert canceled.returncode == 1
-    broker.answers["shutdown"] = b'{"ok": true}\n'
+    order_is_carried_out(broker)
     done = broker.run("-k", "-f")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert broker.ops()[-1] == "shutdown"
+    assert broker.ops() == ["status", "status", "status", "shutdown", "status"]
+
+
+def order_is_carried_out(broker: FakeBroker, **state: Json) -> None:
+    """After the order to stop all, the broker says that it is stopping."""
+    document = alone(STATUS, broker)
+    broker.answers["status"] = json.dumps(document).encode() + b"\n"
+    broker.answers["shutdown"] = b'{"ok": true}\n'
+    stopping = document | {"member_state": "LEFT"} | state
+    broker.after["shutdown"] = {"status": json.dumps(stopping).encode() + b"\n"}
+
+
+def alone(status: dict[str, Json], broker: FakeBroker, *others: Json) -> dict[str, Json]:
+    """The status with this broker and others as the members."""
+    return status | {"members": [member("a", broker.port, local=True), *others]}
+
+
+def test_a_member_that_goes_on_fails_the_stop_of_all(broker: FakeBroker) -> None:
+    order_is_carried_out(broker, member_state="STALLED")
+    done = broker.run("-t", "0.2", "-k", "-f")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "qpid-cluster: Failed: still running: a: it is STALLED; end the process there before the "
+        "cluster is started again\n"
+    )
+
+
+def test_a_member_that_hangs_fails_the_stop_of_all(broker: FakeBroker) -> None:
+    """It is DOWN for the others, and its process listens. One that is dead is no fault."""
+    with socket.create_server(("127.0.0.1", 0)) as hangs, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        others = [
+            member("b", hangs.getsockname()[1], state="DOWN"),
+            member("c", free.getsockname()[1], state="DOWN"),
+        ]
+        address = f"127.0.0.1:{hangs.getsockname()[1]}"
+        order_is_carried_out(broker)
+        document = alone(STATUS, broker, *others)
+        broker.answers["status"] = json.dumps(document).encode() + b"\n"
+        done = broker.run("-t", "0.2", "-k", "-f")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"qpid-cluster: Failed: still running: b: {address} did not answer in time; end the "
+        "process there before the cluster is started again\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,9 +366,9 @@ def test_a_cluster_of_another_name_is_not_stopped(
 
 
 def test_the_named_cluster_is_stopped(broker: FakeBroker) -> None:
-    broker.answers["shutdown"] = b'{"ok": true}\n'
+    order_is_carried_out(broker)
     assert broker.run("-k", "-f", "--cluster-name", "shop").returncode == 0
-    assert broker.ops() == ["status", "status", "shutdown"]
+    assert broker.ops() == ["status", "status", "status", "shutdown", "status"]
 
 
 def test_the_broker_may_be_given_by_an_option_but_only_once(broker: FakeBroker) -> None:
