@@ -59,7 +59,7 @@ def acl_in(path: Path | None) -> Acl | None:
     if path is None:
         return None
     try:
-        return read_acl(path.read_text(encoding="utf-8"))
+        return read_acl(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AccessFileError(f"--acl-file {path}: {error.strerror or error}") from error
     except (BadAclFile, UnicodeDecodeError) as bad:
@@ -74,7 +74,7 @@ def users_in(path: Path | None) -> dict[str, FileUser]:
         if path.stat().st_mode & stat.S_IRWXO:
             why = f"everybody can read or write it; run: chmod o= {path}"
             raise AccessFileError(f"--auth-file {path}: {why}")
-        return read_users(path.read_text(encoding="utf-8"))
+        return read_users(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AccessFileError(f"--auth-file {path}: {error.strerror or error}") from error
     except (BadUserFile, UnicodeDecodeError) as bad:

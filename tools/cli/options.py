@@ -49,7 +49,8 @@ def read_option_file(path: Path) -> dict[str, Given]:
     One bad line refuses the whole file: a typo must not start a broker with a default.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Some editors begin a file with an invisible byte order mark.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as problem:
         reason = problem.strerror or "cannot be read"
         raise ToolError(f"option file {path}: {reason}", Exit.CONFIG) from None

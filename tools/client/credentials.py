@@ -82,7 +82,7 @@ def from_environment(
 def read_password(path: Path) -> str:
     """The first line of a file that only its owner, and perhaps a group, can read."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
         mode = path.stat().st_mode
     except OSError as problem:
         raise ToolError(f"password file {path}: {os_reason(problem)}", Exit.CONFIG) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -294,8 +295,15 @@ def _follow(
             receiving(outlets["alert_command"], outlets["alert_url"]) as receivers,
             serving(outlets["metrics_port"], metrics := FollowMetrics(receivers)),
         ):
+            _demand_program(outlets["alert_command"])
             consistent = alert(places, as_json, saved, receivers, metrics)
         sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)
+
+
+def _demand_program(command: str | None) -> None:
+    """Raises `BadInput` for a program that cannot be run; else only an alert would find it out."""
+    if command is not None and shutil.which(program := shlex.split(command)[0]) is None:
+        raise BadInput(f"--alert-command {command}: there is no program {program}")
 
 
 def _no_verdict(why: str, as_json: bool, **verdict: object) -> NoReturn:

@@ -140,6 +140,10 @@ def test_the_error_names_option_and_file(tmp_path: Path) -> None:
     file.write_text("acl")
     with pytest.raises(AccessFileError, match=r"--acl-file .*acl: line 1: a rule is"):
         acl_in(file)
+    file.write_text("acl deny all all", encoding="utf-8-sig")
+    rules = acl_in(file)
+    assert rules is not None
+    assert len(rules) == 1
 
 
 # -- what clients may do -------------------------------------------------------------------------

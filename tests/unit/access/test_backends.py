@@ -51,6 +51,8 @@ def test_a_readable_bad_or_missing_file_is_refused(tmp_path: Path) -> None:
         users_in(file)
     file.chmod(0o600)
     assert list(users_in(file)) == ["ada"]
+    file.write_text(f"ada:{HASH}:", encoding="utf-8-sig")
+    assert list(users_in(file)) == ["ada"], "a byte order mark belongs to no name"
     file.write_text("ada")
     with pytest.raises(AccessFileError, match="line 1"):
         users_in(file)

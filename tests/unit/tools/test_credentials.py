@@ -100,6 +100,13 @@ def test_which_credentials_win(tmp_path: Path) -> None:
         from_environment(None, "pw", secret)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_password(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.touch(0o600)
+    file.write_text("pw\n", encoding="utf-8-sig")
+    assert from_environment(None, None, file).password == "pw"
+
+
 def test_unusable_password_files_are_refused(tmp_path: Path) -> None:
     missing, empty, public = (tmp_path / name for name in ("missing", "empty", "public"))
     empty.write_text("")

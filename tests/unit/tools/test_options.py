@@ -304,6 +304,12 @@ def test_a_comment_after_a_value_is_refused(tmp_path: Path) -> None:
     assert (given["data-dir"].text, given["cluster-name"].text) == ("/data # ours", "a#b")
 
 
+def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("port = 1\n", encoding="utf-8-sig")
+    assert read_option_file(config)["port"].text == "1"
+
+
 def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="No such file") as caught:
         read_option_file(tmp_path / "none")

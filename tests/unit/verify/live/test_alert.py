@@ -101,6 +101,7 @@ def test_options_of_follow_are_refused_without_it(tmp_path: Path, more: str) -> 
     [
         (["--alert-url", "ftp://x"], "begins with http:// or https://"),
         (["--alert-command", "'"], "No closing quotation"),
+        (["--alert-command", "/nonexistent -v"], "there is no program /nonexistent"),
         (["--alert-command", "cat >> told"], "write sh -c 'cat >> told'"),
         (["--metrics-port", "http"], "give PORT or HOST:PORT"),
     ],
