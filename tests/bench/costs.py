@@ -19,6 +19,7 @@ from broker.machine import commands as c
 from broker.machine import limits
 from broker.machine.commands import Command, Table
 from tests.bench.machine import BODY, PROPERTIES, declare, opened
+from tests.bench.support.numbers import numbers
 
 CONNECTIONS = 2_000
 
@@ -166,7 +167,7 @@ def sessions() -> dict[str, float]:
 
 
 def main() -> None:
-    waiting = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    (waiting,) = numbers(__doc__, waiting=200_000)
     gc.disable()  # a collection may come at any time; tests.bench.machine measures it
     found = publishes() | settlements() | queues(waiting) | sessions()
     sys.stdout.write(json.dumps(found, indent=1) + "\n")

@@ -8,7 +8,6 @@ connection alone; `gateway` includes it; `outbox` is effects to bytes, `confirm`
 
 import json
 import platform
-import sys
 import time
 
 from broker.access.access import Access
@@ -21,6 +20,7 @@ from broker.frontend.outbox import Outbox
 from broker.machine.effects import Confirm, DeliverEffect, Effect
 from broker.machine.handlers.definitions import define_first
 from broker.machine.machine import Machine
+from tests.bench.support.numbers import numbers
 
 BODY = bytes(range(256))
 PROPERTIES = codec.encode_properties({"content_type": "application/json", "delivery_mode": 2})
@@ -97,7 +97,7 @@ def outbox(count: int, *, confirms: bool) -> float:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    (count,) = numbers(__doc__, messages=100_000)
     stream = bytearray()
     codec.append_publish(stream, 1, "", "q", PROPERTIES, BODY)
     stream *= count

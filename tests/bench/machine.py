@@ -22,6 +22,7 @@ from broker.machine.commands import Command, Table
 from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
 from broker.selfcheck.scrubber import SLICE_MESSAGES_MAX
+from tests.bench.support.numbers import numbers
 
 BODY = bytes(range(256))
 DATE_US = 1_700_000_000_000_000
@@ -186,7 +187,7 @@ def stalls(count: int) -> dict[str, float]:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 64 * 1000
+    count, waiting = numbers(__doc__, messages=64 * 1000, waiting=0)
     figures = {
         "python": platform.python_version(),
         "owner_us": min(round(flow("a", count, False), 2) for _ in range(3)),
@@ -196,8 +197,8 @@ def main() -> None:
         **timed(10_000),
         **snapshots(100_000),
     }
-    if len(sys.argv) > 2:
-        figures |= stalls(int(sys.argv[2]))
+    if waiting:
+        figures |= stalls(waiting)
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

@@ -39,6 +39,7 @@ from broker.replication.ports import Ports
 from store.api import Meta
 from store.commit_queue import CommitQueue, Task, Wake
 from tests.bench.edge import BODY, PROPERTIES, opening
+from tests.bench.support.numbers import numbers
 from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.totem.events import Deliver, Marks, Output, View
 from vsync.types import Guarantee, Member, RingId
@@ -221,7 +222,7 @@ def run(folder: Path, count: int, *, profiled: bool) -> Bench:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
+    (count,) = numbers(__doc__, messages=2_000)
     with tempfile.TemporaryDirectory() as folder:
         timed = run(Path(folder) / "timed", count, profiled=False)
         profiled = run(Path(folder) / "profiled", count, profiled=True)

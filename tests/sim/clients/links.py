@@ -32,7 +32,7 @@ from vsync.types import Member
 if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper
 
-logging.getLogger("qpidd.shovels").addHandler(logging.NullHandler())  # not to standard error
+logging.getLogger("qpidd").addHandler(logging.NullHandler())  # not to standard error
 BEAT_S = 0.04
 LATE_CHANGES = 3
 """The changes of bindings at each member when the chaos is over."""

@@ -1,6 +1,6 @@
 """Oracles other than log checkers can fail, too: liveness, primary views, brokers.
 
-`test_sim_checkers.py` does the same for the rules of extended virtual synchrony;
+`test_checkers.py` does the same for the rules of extended virtual synchrony;
 docs/reference/simulator-oracles.md lists every property with its checker and the test here that
 shows it fire.
 """
