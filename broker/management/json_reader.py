@@ -55,7 +55,7 @@ def read(parts: Sequence[bytes], values_max: int) -> Steps:
 
 
 def _decoded(parts: Sequence[bytes]) -> Generator[None, None, str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
     found: list[str] = []
     try:
         for part in parts:

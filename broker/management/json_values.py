@@ -35,7 +35,7 @@ def parse(text: bytes, values_max: int | None = None) -> Json:
     if values_max is not None and _has_more(text, values_max):
         raise BadJson(f"the body holds more than {values_max} values")
     try:
-        found = cast("Json", json.loads(text.decode(), parse_constant=no_constant))
+        found = cast("Json", json.loads(text.decode("utf-8-sig"), parse_constant=no_constant))
     except UnicodeDecodeError:
         raise BadJson("the body is no UTF-8") from None
     except RecursionError:

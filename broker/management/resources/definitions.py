@@ -465,9 +465,8 @@ def limiter(what: str, known: tuple[str, ...]) -> Handler:
         if name not in known:
             raise bad_request(f"there is no limit '{name}', but {' and '.join(known)}")
         if call.request.method == "DELETE":
-            if name not in limits:
-                raise not_found()
-            del limits[name]
+            if limits.pop(name, None) is None:
+                return Reply(204)  # as in RabbitMQ: there is no such limit, as requested
         else:
             limits[name] = number_field(call.json(), "value")
         await define(call.broker, call.user, what, *key, limits or None)

@@ -98,3 +98,10 @@ def test_many_values_take_many_steps() -> None:
 def test_invalid_json_is_refused(text: bytes, said: str) -> None:
     with pytest.raises(BadJson, match=said):
         read(text, values_max=100)
+
+
+@pytest.mark.parametrize("part", [1, 2, 1 << 16])
+def test_a_byte_order_mark_at_the_begin_is_no_character(part: int) -> None:
+    """Some editors write it."""
+    text = b'\xef\xbb\xbf{"a": "\xef\xbb\xbf"}'
+    assert read(text, part)[0] == parse(text) == {"a": "\ufeff"}
