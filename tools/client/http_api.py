@@ -16,9 +16,11 @@ from contextlib import closing, suppress
 from dataclasses import field
 from urllib.parse import quote, urlencode
 
+from broker.exit_codes import Exit
 from tools.cli.answers import Json as Json
 from tools.cli.answers import Object as Object
 from tools.cli.answers import fields, objects
+from tools.cli.failures import ToolError
 from tools.client.broker_url import HTTP, Address
 from tools.client.credentials import Credentials, from_environment
 from tools.client.failover import Chosen, MemberAddress, NoneReached, read_brokers
@@ -112,6 +114,8 @@ class Api:
         query: Mapping[str, str | int | bool] | None = None,
         more: Mapping[str, bytes] | None = None,
     ) -> Json:
+        if not names[-1]:  # a path that ends with a slash is that of the list
+            raise ToolError("a name is empty", Exit.USAGE)
         path = "/api/" + "/".join(quote(name, safe="") for name in names)
         if query:
             path += "?" + urlencode({k: _query_text(value) for k, value in query.items()})

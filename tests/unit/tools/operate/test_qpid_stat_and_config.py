@@ -106,6 +106,16 @@ def test_qpid_config_changes(
     assert api.changes == [change]
 
 
+@pytest.mark.parametrize(
+    "typed", [("add", "queue", ""), ("del", "queue", ""), ("bind", "amq.topic", "", "k")]
+)
+def test_an_empty_name_is_refused(run: Run, api: CannedApi, typed: tuple[str, ...]) -> None:
+    """The path of the API would be that of the list."""
+    ended = run(qpid_config, *typed)
+    assert (ended.code, ended.out, api.changes) == (Exit.USAGE, "", [])
+    assert ended.err == "qpid-config: a name is empty\n"
+
+
 def test_a_queue_that_may_not_be_deleted_is_answered_with_the_way_out(
     run: Run, api: CannedApi
 ) -> None:
