@@ -94,7 +94,7 @@ class DataDirectory:
         try:
             self._open(options)
         except BaseException:
-            self._lock.release()
+            self._release()
             raise
 
     def _open(self, options: BrokerOptions) -> None:
@@ -175,6 +175,9 @@ class DataDirectory:
     def close(self) -> None:
         """Release the store; a temporary data directory is removed with it."""
         self.store.close()
+        self._release()
+
+    def _release(self) -> None:
         self._lock.release()
         if self.temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)

@@ -58,6 +58,8 @@ from vsync.io.traced_driver import TraceError
 
 log = logging.getLogger("qpidd")
 
+ENDING = signal.SIGTERM, signal.SIGINT
+"""The signals that end a broker in order."""
 MESSAGES_S = 2.0
 """How long writing the last log messages may take."""
 
@@ -201,6 +203,9 @@ def _identity(
     options: BrokerOptions, messages: Messages, shared: SharedStore | None, *, truncate: bool
 ) -> DataDirectory:
     """Open the data directory."""
+    # A temporary one is removed at an orderly end: a signal waits until there is a member to end.
+    if options.data_dir is None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     with _opening():
         if truncate and (aside := truncated(options.data_dir)):
             log.warning("--truncate: starting empty; the store is kept as %s", aside)
@@ -308,8 +313,9 @@ def _start(
 ) -> None:
     """Start to take part; end in order at SIGTERM and SIGINT; continue at SIGHUP, which a closed
     terminal sends, too."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         loop.add_signal_handler(number, terminate)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     on_hang_up(loop, hang_up)
     start()
 

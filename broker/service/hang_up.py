@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # reading it takes long, and the signal may come meanwhile
+    import asyncio
 
 
 def hold_hang_ups() -> None:

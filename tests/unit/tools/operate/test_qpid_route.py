@@ -11,8 +11,6 @@ from tools.operate.qpid_route import qpid_route
 SETS = "parameters/federation-upstream-set/%2F"
 UPSTREAMS = "parameters/federation-upstream/%2F"
 SHOVELS = "parameters/shovel/%2F"
-ROUTE = "qpid-route far:5672 news k"
-QUOTED = "qpid-route%20far%3A5672%20news%20k"
 SET = "qpid-route%20news"
 
 
@@ -26,8 +24,8 @@ def routes(api: CannedApi) -> CannedApi:
         {"name": f"qpid-route {one}", "value": {"uri": f"amqp://{one}"}} for one in peers
     ]
     pushes = {
-        "src-uri": "amqp://", "dest-uri": "amqp://far:5672", "src-queue": "qpid-route to far:5672 n k",
-        "dest-exchange": "n",
+        "src-uri": "amqp://", "dest-uri": "amqp://far:5672", "dest-exchange": "n",
+        "src-queue": "qpid-route to far:5672 n k",
     }  # fmt: skip
     api.answers[SHOVELS] = [{"name": "qpid-route to far:5672 n k", "value": pushes}]
     return api
