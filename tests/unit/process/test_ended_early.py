@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.durability import data_directory
 from broker.durability.data_directory import DataDirectory
 from broker.exit_codes import Exit
 from broker.options.broker import broker_options
 from store.errors import StoreUnreadable
+from store.files.space import Reserve
 
 ASKED_TO_END = """
 import pathlib, signal, sys, tempfile
@@ -53,7 +53,7 @@ def test_a_start_that_fails_removes_what_it_made(
         raise StoreUnreadable("full")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(data_directory.Reserve, "demand_room", full)
+    monkeypatch.setattr(Reserve, "demand_room", full)
     with pytest.raises(StoreUnreadable):
         DataDirectory(broker_options({"no-data-dir": "yes"}))
     assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.dashboard.canned_api import CannedApi
 from tests.unit.tools.operate.commands import Run
+from tools.cli.answers import Json
 from tools.operate.qpid_route import qpid_route
 
 SETS = "parameters/federation-upstream-set/%2F"
@@ -18,12 +19,12 @@ SET = "qpid-route%20news"
 def routes(api: CannedApi) -> CannedApi:
     """A broker with a dynamic route from two peers, and one by a queue that pushes."""
     peers = ("far:5672", "near:5672")
-    upstreams = [{"upstream": f"qpid-route {one}"} for one in peers]
+    upstreams: list[Json] = [{"upstream": f"qpid-route {one}"} for one in peers]
     api.answers[SETS] = [{"name": "qpid-route news", "value": upstreams}]
     api.answers[UPSTREAMS] = [
         {"name": f"qpid-route {one}", "value": {"uri": f"amqp://{one}"}} for one in peers
     ]
-    pushes = {
+    pushes: Json = {
         "src-uri": "amqp://", "dest-uri": "amqp://far:5672", "dest-exchange": "n",
         "src-queue": "qpid-route to far:5672 n k",
     }  # fmt: skip
