@@ -8,9 +8,13 @@ from __future__ import annotations
 from broker.service.hang_up import hold_hang_ups
 
 
-def qpidd() -> None:
+def main() -> None:
     """Entry point of the installed command."""
     hold_hang_ups()
-    from tools.commands.qpidd import main
+    from tools.commands import qpidd
 
+    qpidd.main()
+
+
+if __name__ == "__main__":
     main()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {"broker", "store", "tools", "vsync"}
 MANUAL = "share/doc/qpid-cluster-py"
 COMMANDS = {
-    "qpidd": "tools.start:qpidd",
+    "qpidd": "tools.start:main",
     "qpid-cluster": "tools.commands.qpid_cluster:main",
     "qpidctl": "tools.operate.qpidctl:main",
     "qpid-stat": "tools.operate.qpid_stat:main",

@@ -39,8 +39,8 @@ class Importer:
 
 sys.meta_path.insert(0, Importer())
 sys.argv = ["qpidd", "--version"]
-from tools.start import qpidd
-qpidd()
+from tools.start import main
+main()
 """
 
 
