@@ -5,15 +5,17 @@ Reading the program takes a while, and a log rotation that comes meanwhile would
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from broker.service.hang_up import hold_hang_ups
+
+COMMAND = "tools.commands.qpidd"
 
 
 def main() -> None:
     """Entry point of the installed command."""
     hold_hang_ups()
-    from tools.commands import qpidd
-
-    qpidd.main()
+    import_module(COMMAND).main()
 
 
 if __name__ == "__main__":

@@ -36,11 +36,10 @@ def status_of(
     `received`: the part of the state that each joining member has received, if it reported that.
     `url_of`: the URL of a member that is not in the view.
     """
-    primary = controller.primary
-    labels, marks = primary.labels(), primary.marks()
-    labels[controller.me.name] = controller.label
-    here = {m.name: m for m in primary.members}
-    here.setdefault(controller.me.name, controller.me)
+    primary, own = controller.primary, controller.me.name
+    labels = primary.labels() | {own: controller.label}
+    marks = primary.marks() | {own: controller.replica.history.position}
+    here = {own, *(m.name for m in primary.members)}
     members: list[Json] = []
     electorate = parse(controller.promise.voters)
     for name in sorted({*here, *electorate.names}):
@@ -48,13 +47,7 @@ def status_of(
         if name in here:
             caught_up = primary.active and name in primary.caught_up_names
             state = "ACTIVE" if caught_up else "JOINING"
-        position = (
-            controller.replica.history.position
-            if name == controller.me.name
-            else marks.get(name, 0)
-        )
-        if name in primary.mark.without_data:
-            position = 0  # what it marks is an epoch
+        holds = name not in primary.mark.without_data  # what an arbitrator marks is an epoch
         members.append(
             {
                 "id": name,
@@ -63,8 +56,8 @@ def status_of(
                 "voter": name in electorate.names,
                 "votes": electorate.latest.votes_of((name,)) if electorate.sets else 0,
                 "arbitrator": name in primary.mark.without_data | electorate.arbitrators,
-                "position": position,
-                "local": name == controller.me.name,
+                "position": marks.get(name, 0) if holds else 0,
+                "local": name == own,
                 **(_received(received(name)) if state == "JOINING" and primary.active else {}),
             }
         )

@@ -35,6 +35,7 @@ def installed() -> dict[str, click.Command]:
 
 def _command(point: EntryPoint) -> click.Command:
     module = import_module(point.module)
+    module = import_module(getattr(module, "COMMAND", point.module))
     named = [one for one in vars(module).values() if isinstance(one, click.Command)]
     return next(one for one in named if one.name in (point.name, point.attr))
 
