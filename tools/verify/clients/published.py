@@ -50,7 +50,8 @@ ENTERED = {
     # A delayed message may be for any queue: a full queue may have refused it when it was due.
     "arrivals": """
         SELECT through.post, queue, content, body, repeat,
-            CASE WHEN name NOT LIKE 'amq.delayed.%' THEN name END AS name
+            CASE WHEN names.name NOT LIKE 'amq.delayed.%' THEN names.name END AS name,
+            names.name IS NULL AS nameless
         FROM through LEFT JOIN names USING (queue)""",
     # Only publishes whose clients want a confirm. `older`: a repeated publish may have entered a
     # queue at a position that is in no log.

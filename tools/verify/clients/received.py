@@ -26,7 +26,7 @@ RECEIVED = {
             FROM deliveries
             UNION ALL
             SELECT body, name, 0, 0, COUNT(DISTINCT post), NULL
-            FROM arrivals WHERE name IS NOT NULL AND NOT repeat GROUP BY body, name
+            FROM arrivals WHERE (name IS NOT NULL OR nameless) AND NOT repeat GROUP BY body, name
         ) AS theirs ON theirs.body = receipts.body
             AND (queue = '' OR name IS NULL OR name = queue)
         GROUP BY receipts.body, receipts.queue""",

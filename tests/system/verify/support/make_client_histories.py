@@ -65,7 +65,7 @@ class Servers:
         self._next_seq: dict[int, int] = {0: 1}
 
     def queue(self, name: str) -> int:
-        """Declare a durable queue."""
+        """Declare a durable queue; "": the logs do not name it."""
         number = len(self._queues) + 1
         self._queues[number] = name
         self._next_seq[number] = 1
@@ -170,8 +170,9 @@ class Servers:
         """Return the names of queues."""
         import pyarrow as pa
 
-        numbers = pa.array(list(self._queues), pa.int64())
-        return pa.table({"queue": numbers, "name": pa.array(list(self._queues.values()))})
+        known = {number: name for number, name in self._queues.items() if name}
+        numbers = pa.array(list(known), pa.int64())
+        return pa.table({"queue": numbers, "name": pa.array(list(known.values()))})
 
     def _command(self) -> None:
         self._position += 1
@@ -202,6 +203,15 @@ class Clients(ClientHistory):
         self._names.append(name)
         self._made.append(Session(self, 1, queue))
         return self._made[-1]
+
+    def made(self, name: str) -> Session:
+        """Return the connection of a client."""
+        return self._made[self._names.index(name)]
+
+    def forget(self, name: str) -> None:
+        """Lose the history of a client."""
+        del self._made[self._names.index(name)]
+        self._names.remove(name)
 
     def mark_fresh(self, session: Session) -> None:
         """Does nothing."""

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from broker.machine.move_log import Op
 from broker.memberlog.records import CLIENT_ROW, ClientOp
-from tests.system.verify.support.client_fixture import ClientPair, check_all
+from tests.system.verify.support.client_fixture import ALL, ClientPair, check_all
 from tests.system.verify.support.make_client_histories import (
     MOVES,
     OPERATIONS,
@@ -250,7 +250,48 @@ def confirm_what_a_full_queue_refused(pair: ClientPair) -> None:
     pair.writer.confirmed(1)
 
 
+def receive_without_naming_a_queue(pair: ClientPair) -> None:
+    """No lie: who names no queue may have been sent the messages of any."""
+    (message,) = pair.publish("anywhere", pair.queue)
+    pair.servers.deliver(message)
+    nameless = pair.clients.client(f"nameless reader of {pair.name}")
+    nameless.received(1, pair.body("anywhere"), redelivered=False)
+    nameless.acked(1)
+    pair.servers.settle(message)
+
+
+def receive_from_a_queue_of_a_lost_name(pair: ClientPair) -> None:
+    """No lie: a queue that the logs do not name may be the client's."""
+    (message,) = pair.publish("lost", pair.servers.queue(""))
+    pair.servers.deliver(message)
+    pair.receive("lost")
+    pair.servers.settle(message)
+
+
+def settle_for_a_client_that_was_killed(pair: ClientPair) -> None:
+    """No lie: of two receivers of one body one lost its connection, and the history of the other
+    ends before the ack that it sent."""
+    hold_one_body_at_two_readers(pair)
+    pair.clients.made(f"second reader of {pair.name}").ops[-17:] = b""
+
+
+def hold_one_body_at_two_readers(pair: ClientPair) -> None:
+    """Both lost their connections and acked nothing, and both messages count as acknowledged."""
+    second = pair.clients.client(f"second reader of {pair.name}", pair.name)
+    for message in [*pair.publish("held", pair.queue), *pair.publish("held", pair.queue)]:
+        pair.servers.deliver(message)
+        pair.servers.settle(message)
+    pair.receive("held", acks=False)
+    second.received(1, pair.body("held"), redelivered=False)
+    for one in (pair.reader, second):
+        one.lost()
+
+
 LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
+    receive_without_naming_a_queue: [],
+    receive_from_a_queue_of_a_lost_name: [],
+    settle_for_a_client_that_was_killed: [],
+    hold_one_body_at_two_readers: [("G20", "acked it never (counting all clients), but it was")],
     answer_both_ways: [("G8", "(1 confirmed, 1 refused, counting all clients), but the members'")],
     confirm_what_a_transaction_published: [("G8", "have it never")],
     confirm_a_dead_letter: [("G8", "have it never")],
@@ -310,6 +351,26 @@ def test_each_lie_is_named(lie: Callable[[ClientPair], None]) -> None:
 
 def test_nobody_else_is_accused() -> None:
     assert len(everything().findings) == sum(map(len, LIES.values())), everything().findings
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_who_else_acked_is_unknown_where_logs_may_end_early(readers: int) -> None:
+    """G20: the other one's ack may be in the part of the history that is missing."""
+    pair = ClientPair("held", Servers(), Clients())
+    hold_one_body_at_two_readers(pair)
+    if readers == 1:
+        pair.clients.forget(f"second reader of {pair.name}")
+        for op in (Op.DELIVERED, Op.SETTLED):
+            pair.servers.without_last(op)
+    pair.send("after it")
+    if readers == 2:
+        (later,) = pair.publish("for the second", pair.queue)
+        pair.servers.deliver(later)
+        second = pair.clients.made(f"second reader of {pair.name}")
+        second.received(2, pair.body("for the second"), redelivered=False)
+    early = ALL._replace(to_end=False)
+    found = [one.property for one in check_all(pair.servers, pair.clients, early).findings]
+    assert found == ["G20"] * (readers == 1)
 
 
 def test_numbers_beyond_all_logs_do_not_end_the_check() -> None:
