@@ -12,13 +12,10 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from tools.verify.checks.lifetimes import BEYOND_ALL
-from tools.verify.checks.views_and_segments import (
-    PrimaryView,
-    records_by_incarnation,
-)
+from tools.verify.checks.views_and_segments import PrimaryView, records_by_incarnation, runs_of
 from tools.verify.format.records import RecordKind
 from tools.verify.input.ranges_of_file import ANY, FileRange
-from tools.verify.input.rows import FAULT, SEGMENT, Row, Run, ends_of
+from tools.verify.input.rows import FAULT, SEGMENT, Row, ends_of
 
 State = tuple[int, bytes]  # position and chain
 
@@ -54,19 +51,12 @@ def plan(
     """
     rows = list(rows)
     ends = epoch_bounds(rows, primaries).ends
-    damaged: set[str] = set()
-    recorded: list[tuple[str, Run]] = []
-    for row in rows:
-        if row.kind == FAULT:
-            damaged.add(row.file)
-        elif row.kind == SEGMENT and (at_hand is None or row.file in at_hand):
-            for run in ends_of(row).runs:
-                last = min(run.last, ends.get(run.decided, run.last))
-                recorded.append((row.file, run._replace(last=last)))
+    damaged = {row.file for row in rows if row.kind == FAULT}
     runs = (
-        (run.first, file in damaged, -run.last, file, run.state)
-        for file, run in recorded
-        if run.first <= run.last
+        (run.first, row.file in damaged, -last, row.file, run.state)
+        for row, run in runs_of(rows)
+        if at_hand is None or row.file in at_hand
+        if run.first <= (last := min(run.last, ends.get(run.decided, run.last)))
     )
     return _cover(sorted(runs))
 
@@ -75,8 +65,7 @@ def superseded(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> bool:
     """Return whether a log has anything superseded by a later primary."""
     rows = list(rows)
     ends = epoch_bounds(rows, primaries).ends
-    runs = (run for row in rows if row.kind == SEGMENT for run in ends_of(row).runs)
-    return any(run.last > ends.get(run.decided, run.last) for run in runs)
+    return any(run.last > ends.get(run.decided, run.last) for _, run in runs_of(rows))
 
 
 class EpochBounds(NamedTuple):
@@ -97,11 +86,10 @@ def epoch_bounds(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> Epoc
     """
     rows = list(rows)
     firsts: dict[int, int] = {}
-    decided: set[int] = set()
+    decided = {run.decided for _, run in runs_of(rows)}
     states: dict[State, list[int]] = defaultdict(list)  # epochs of these, as incarnations began
     for row in rows:
         if row.kind == SEGMENT:
-            decided.update(run.decided for run in ends_of(row).runs)
             for epoch, sums in ends_of(row).epochs.items():
                 if sums.first > 0:
                     firsts[epoch] = min(sums.first, firsts.get(epoch, sums.first))
@@ -159,7 +147,7 @@ def _epochs_in_states(
     """
     found: dict[int, int] = {}
     by_member: dict[str, dict[int, int]] = defaultdict(dict)
-    for member, _, records in records_by_incarnation(rows):
+    for (member, _), records in records_by_incarnation(rows):
         first, states = records[0], by_member[member]
         position, epoch = first.position or 0, first.epoch or 0
         if first.kind != RecordKind.START or not position or epoch in logged:
@@ -178,8 +166,7 @@ def _held_before(rows: list[Row], epoch: int) -> int:
     epoch that it alone records: what it had when it began that life. No log has what it applied
     then."""
     earlier, held = dict[str, int](), BEYOND_ALL
-    for member, _, records in records_by_incarnation(rows):
-        first = records[0]
+    for (member, _), (first, *_rest) in records_by_incarnation(rows):
         if first.kind != RecordKind.START:
             earlier.pop(member, None)
         elif (first.epoch or 0) < epoch:

@@ -151,8 +151,7 @@ def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]
         for key, segments in segments_of(rows).items()
     }
     noted: dict[IncarnationId, dict[int, int]] = {}
-    for member, incarnation, records in records_by_incarnation(rows):
-        key = member, incarnation
+    for key, records in records_by_incarnation(rows):
         if key in left_out:
             continue
         ends: dict[int, int] = {}

@@ -17,6 +17,7 @@ from tools.verify.checks.view_changes import incomplete
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
+    incarnation_in,
     records_by_incarnation,
     split_by_majority,
 )
@@ -65,7 +66,7 @@ def check_verdicts(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterat
     for row in rows:
         if row.kind == RecordKind.VOTE and row.text not in VERDICTS:
             what = f"notes the verdict '{row.text}', which there is not"
-            yield Finding("G10", row.member, row.incarnation, row.position or 0, what)
+            yield Finding("G10", *incarnation_in(row), row.position or 0, what)
     noted = _votes_by_place(rows, wanted, primaries)
     for (epoch, position), by_incarnation in sorted(noted.items()):
         yield from _dissenting(position, by_incarnation)
@@ -78,13 +79,12 @@ def _votes_by_place(
     """Return the votes of each primary; those decided between two of them are left out."""
     noted: dict[VotePlace, dict[IncarnationId, NotedVotes]] = defaultdict(dict)
     broken = incomplete(rows)
-    for member, incarnation, records in records_by_incarnation(rows):
-        key = member, incarnation
+    for key, records in records_by_incarnation(rows):
         epoch, whole = 0, False
         for row in records:
             if row.kind == RecordKind.ACTIVE:
                 epoch, primary = row.epoch or 0, primaries.get(row.epoch or 0)
-                late = f"{member}/{incarnation}+" in (row.names or [])
+                late = "{}/{}+".format(*key) in (row.names or [])
                 based = primary is not None and row.position == primary.base
                 whole = based and not late and key not in broken
             elif row.kind in (RecordKind.INACTIVE, RecordKind.START):

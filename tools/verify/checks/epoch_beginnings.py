@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tools.verify.checks.views_and_segments import PrimaryView
+from tools.verify.checks.views_and_segments import PrimaryView, incarnation_in, runs_of
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Activated, Row, Run, ends_of
@@ -22,13 +22,12 @@ Activations = list[tuple[Row, Activated]]
 def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
     """Yield contradictions to the activations of epochs; of logs that are alike one is named."""
     activated: dict[int, Activations] = defaultdict(list)
-    recorded: list[Run] = []
+    recorded = [run for _, run in runs_of(rows)]
     claims: dict[int, dict[tuple[int, bytes], Row]] = defaultdict(dict)  # by base and its chain
     for row in rows:
         if row.kind == RecordKind.ACTIVE and row.position:
             claims[row.epoch or 0].setdefault((row.position, bytes(row.chain or b"")), row)
         elif row.kind == SEGMENT:
-            recorded += ends_of(row).runs
             for one in ends_of(row).activations:
                 activated[one.epoch].append((row, one))
     yield from _check_origins(rows, primaries)
@@ -38,7 +37,7 @@ def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -
         for (base, chain), row in claims[epoch].items():
             what = _contradicted(epoch, base, chain.hex(), found, recorded)
             if what:
-                yield Finding("G7", row.member, row.incarnation, base + 1, what)
+                yield Finding("G7", *incarnation_in(row), base + 1, what)
 
 
 def _check_origins(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
@@ -53,7 +52,7 @@ def _check_origins(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterat
                     foreign[epoch, origin] = origins[origin], row
     for (epoch, origin), (position, row) in sorted(foreign.items()):
         what = f"an item of {origin}, which is not in the primary of epoch {epoch} that ordered it"
-        yield Finding("G1", row.member, row.incarnation, position, what)
+        yield Finding("G1", *incarnation_in(row), position, what)
 
 
 def _check_one(epoch: int, primary: PrimaryView, activated: Activations) -> Iterator[Finding]:
@@ -62,14 +61,12 @@ def _check_one(epoch: int, primary: PrimaryView, activated: Activations) -> Iter
         return
     row, first = activated[0]
     if first.forgot and not primary.cold:
-        what = (
-            f"messages were forgotten as in a cold start, but the primary of epoch {epoch} is none"
-        )
-        yield Finding("G20", row.member, row.incarnation, first.position, what)
+        what = "messages were forgotten as in a cold start, but the primary of epoch"
+        yield Finding("G20", *incarnation_in(row), first.position, f"{what} {epoch} is none")
     for row, one in activated:
         if one.position != first.position:
             what = f"a second activation of epoch {epoch}, which began at {first.position}"
-            yield Finding("G7", row.member, row.incarnation, one.position, what)
+            yield Finding("G7", *incarnation_in(row), one.position, what)
             return
 
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from tools.verify.checks.lifetimes import BEYOND_ALL, Incarnation
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
+    incarnation_in,
     records_by_incarnation,
     segments_of,
 )
@@ -113,15 +114,14 @@ def overtaken_at_once(rows: list[Row]) -> dict[IncarnationId, str]:
     log must be left out.
     """
     begun: dict[tuple[int, bytes], dict[int, IncarnationId]] = defaultdict(dict)
-    for member, incarnation, records in records_by_incarnation(rows):
+    for key, records in records_by_incarnation(rows):
         token = next((row.seq for row in records if row.text == TAKEN and _is_lease(row)), None)
         if token is not None and records[0].kind == RecordKind.START:
             state = records[0].reached, bytes(records[0].chain or b"")
-            begun[state][token] = member, incarnation
+            begun[state][token] = key
     confirmed = {
-        (row.member, row.incarnation)
-        for row in rows if row.kind == SEGMENT and ends_of(row).confirms
-    }  # fmt: skip
+        incarnation_in(row) for row in rows if row.kind == SEGMENT and ends_of(row).confirms
+    }
     return {
         one: f"{one[0]} (incarnation {one[1]}): took token {token} and confirmed nothing before "
         f"token {max(leaders)} was taken with the same state: its log is left out"
@@ -142,7 +142,7 @@ def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]
         for one in incarnations
     }
     terms: list[Term] = []
-    for member, incarnation, records in records_by_incarnation(rows):
+    for (member, incarnation), records in records_by_incarnation(rows):
         first, leases = records[0], [row for row in records if _is_lease(row)]
         begins = first.reached if first.kind == RecordKind.START else -1
         # The last record knows of renewals, and of an end before the granted time was over.
@@ -172,16 +172,16 @@ def _check_each(rows: list[Row]) -> Iterator[Finding]:
             place = Path(row.file).parent
             known[place] = min(row.incarnation, known.get(place, row.incarnation))
     segments = segments_of(rows)
-    for member, incarnation, records in records_by_incarnation(rows):
+    for key, records in records_by_incarnation(rows):
         first = records[0]
         leases = [row for row in records if _is_lease(row)]
         taken = [row for row in leases if row.text == TAKEN]
         acts = [row for row in records if row.kind in (RecordKind.VIEW, RecordKind.ACTIVE)]
-        led = incarnation >= known.get(Path(first.file).parent, BEYOND_ALL) and not first.segment
+        led = key[1] >= known.get(Path(first.file).parent, BEYOND_ALL) and not first.segment
         # A log that a crash cut off before it did anything need not say so.
         if led and acts and (not taken or taken[0].lsn > acts[0].lsn):
             what = "leads a shared store, and its log does not say first by which token"
-            yield Finding("G38", member, incarnation, first.reached, what)
+            yield Finding("G38", *key, first.reached, what)
         for row in leases:
             again = row.text == TAKEN and row is not taken[0]
             if again or (taken and (row.seq, row.origin) != (taken[0].seq, taken[0].origin)):
@@ -189,14 +189,14 @@ def _check_each(rows: list[Row]) -> Iterator[Finding]:
                     f"took token {taken[0].seq} ({taken[0].origin}), and says of token {row.seq} "
                     f"({row.origin}) that it was {row.text}"
                 )
-                yield Finding("G38", member, incarnation, row.reached, what)
+                yield Finding("G38", *key, row.reached, what)
             at_us, until_us = _times(row)
             if row.text == GIVEN_UP and until_us > at_us:
                 what = f"gave up token {row.seq}, and keeps it for {until_us - at_us} us"
-                yield Finding("G38", member, incarnation, row.reached, what)
+                yield Finding("G38", *key, row.reached, what)
         over = next((row for row in leases if row.text != TAKEN), None)
-        for later in segments[member, incarnation]:
+        for later in segments[key]:
             runs = ends_of(later).runs
             if over is not None and later.segment > over.segment and runs:
                 what = f"goes on in {later.file}, after token {over.seq} was {over.text}"
-                yield Finding("G38", member, incarnation, runs[0].first, what)
+                yield Finding("G38", *key, runs[0].first, what)

@@ -16,9 +16,12 @@ from tools.verify.checks.view_changes import incomplete
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
+    incarnation_in,
     incarnation_of,
     records_by_incarnation,
+    runs_of,
     segments_of,
+    stopped_in,
     voters_of,
 )
 from tools.verify.findings import Finding
@@ -49,7 +52,7 @@ _COUNTS = ("confirms", "publishes", "votes", "records", "unpaired")
 
 def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], list[str]]:
     """Return the incarnations, faults between segments, and files that begin inactive."""
-    stops = {(row.member, row.incarnation): row for row in rows if row.kind == RecordKind.STOP}
+    stops = {incarnation_in(row): row for row in rows if row.kind == RecordKind.STOP}
     joined: list[Incarnation] = []
     findings: list[Finding] = []
     inactive: list[str] = []
@@ -156,7 +159,7 @@ def check_starts(rows: list[Row]) -> Iterator[Finding | str]:
         incarnation_of(name) for row in rows if row.kind == RecordKind.VIEW
         for name in row.names or ()
     }  # fmt: skip
-    for member, incarnation, records in records_by_incarnation(rows):
+    for (member, incarnation), records in records_by_incarnation(rows):
         stopped_in, stopped_at = stops.get(member, (-1, -1))
         first = records[0]
         if first.kind == RecordKind.START and 0 <= stopped_at < (first.position or 0):
@@ -190,29 +193,16 @@ def check_unfounded_states(
     """
     was_in = _epochs_within_reach(rows, primaries)
     had: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, position, by name
-    reached = 0  # by any log, without received states
     for row in rows:
         if row.kind == SEGMENT:
             had[row.member].append((row.incarnation, row.position or 0))
-            for run in ends_of(row).runs:
-                had[row.member].append((row.incarnation, run.last))
-                reached = max(reached, run.last)
-        elif row.kind == RecordKind.START:
-            reached = max(reached, row.position or 0)
-    ended = all_ended(rows)
-    for member, incarnation, records in records_by_incarnation(rows):
-        for row in records:
-            position = row.position or 0
-            if row.kind == RecordKind.SNAPSHOT and position > reached:
-                what = f"received a state from {row.text} that no log here reaches"
-                if ended:
-                    yield Finding("G14", member, incarnation, position, what)
-                else:
-                    yield (
-                        f"{member} (incarnation {incarnation}): {what} (position {position}); some "
-                        "logs end without a stop, so it may have been there"
-                    )
-        first = records[0]
+    for row, run in runs_of(rows):
+        had[row.member].append((row.incarnation, run.last))
+    # By any log, without received states.
+    reached = max((run.last for _, run in runs_of(rows)), default=0)
+    starts = (row.position or 0 for row in rows if row.kind == RecordKind.START)
+    yield from _check_received(rows, max(reached, *starts, 0))
+    for (member, incarnation), (first, *_) in records_by_incarnation(rows):
         if first.kind != RecordKind.START or not first.position:
             continue
         position = first.position
@@ -240,6 +230,21 @@ def check_unfounded_states(
             yield f"{who}: {what}: where it is from is not known"
 
 
+def _check_received(rows: list[Row], reached: int) -> Iterator[Finding | str]:
+    """Yield received states beyond what any log reached; as text where a log may lack its end."""
+    ended = all_ended(rows)
+    for key, snapshots in records_by_incarnation(rows, RecordKind.SNAPSHOT):
+        for row in snapshots:
+            position = row.position or 0
+            what = f"received a state from {row.text} that no log here reaches"
+            if position > reached and ended:
+                yield Finding("G14", *key, position, what)
+            elif position > reached:
+                who = "{} (incarnation {})".format(*key)
+                doubt = "some logs end without a stop, so it may have been there"
+                yield f"{who}: {what} (position {position}); {doubt}"
+
+
 def _epochs_within_reach(
     rows: list[Row], primaries: dict[int, PrimaryView]
 ) -> dict[str, set[tuple[int, int]]]:
@@ -252,10 +257,9 @@ def _epochs_within_reach(
     for epoch, primary in primaries.items():
         for member, incarnation in map(incarnation_of, primary.members):
             found[member].add((incarnation, epoch))
-    for row in rows:
-        for run in ends_of(row).runs if row.kind == SEGMENT else ():
-            found[row.member].add((row.incarnation, run.decided))
-    for _, _, records in records_by_incarnation(rows):
+    for row, run in runs_of(rows):
+        found[row.member].add((row.incarnation, run.decided))
+    for _, records in records_by_incarnation(rows):
         newest, met = 0, list[IncarnationId]()
         for row in records:
             if row.kind == RecordKind.VIEW:
@@ -271,8 +275,7 @@ def all_ended(rows: Sequence[Row]) -> bool:
     newest: dict[str, int] = {}
     for row in rows:
         newest[row.member] = max(row.incarnation, newest.get(row.member, row.incarnation))
-    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
-    return all(one in stopped for one in newest.items())
+    return newest.items() <= stopped_in(rows)
 
 
 def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterator[Finding]:
@@ -285,27 +288,27 @@ def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterato
     reached = {(one.member, one.number): one.epochs for one in incarnations}
     broken = incomplete(rows)  # what is missing may be such a state
     groups: dict[tuple[int, int], list[tuple[int, int, IncarnationId]]] = defaultdict(list)
-    for member, incarnation, records in records_by_incarnation(rows):
-        if (member, incarnation) in broken:
+    for key, records in records_by_incarnation(rows):
+        if key in broken:
             continue
         actives = [row for row in records if row.kind == RecordKind.ACTIVE]
         jumps = [row for row in records if row.kind == RecordKind.SNAPSHOT]
         for before, after, later in zip(actives, actives[1:], [*actives[2:], None], strict=False):
             until = later.lsn if later is not None else records[-1].lsn + 1
             given = [j.position or 0 for j in jumps if before.lsn < j.lsn < until]
-            sums = reached[member, incarnation].get(before.epoch or 0)
+            sums = reached[key].get(before.epoch or 0)
             last = sums.last if sums is not None else -1
-            went = last, max(given, default=-1), (member, incarnation)
+            went = last, max(given, default=-1), key
             groups[before.epoch or 0, after.epoch or 0].append(went)
     for (epoch, next_epoch), ends in sorted(groups.items()):
         most, _, reference = max(ends)
-        for last, given_to, (member, incarnation) in ends:
+        for last, given_to, key in ends:
             if last != most and given_to < most:
                 what = (
                     f"applied epoch {epoch} up to position {last}, {reference[0]} up to {most}, "
                     f"and both went on to epoch {next_epoch}"
                 )
-                yield Finding("G2", member, incarnation, last + 1, what)
+                yield Finding("G2", *key, last + 1, what)
 
 
 def check_next_primary(
@@ -334,7 +337,7 @@ def check_majority(
     for one in incarnations:  # in their order: a later START tells what an earlier incarnation kept
         durable[one.member] = max(one.durable, durable.get(one.member, -1))
         open_ended[one.member] = not one.stopped
-    for epoch, (position, (member, incarnation)) in _highest_confirmed(incarnations).items():
+    for epoch, (position, key) in _highest_confirmed(incarnations).items():
         sets = voters_of(epoch, primaries)
         have = {name for name, reached in durable.items() if reached >= position}
         unknown = {n for one in sets for n in one.names if open_ended.get(n, True)}
@@ -344,7 +347,7 @@ def check_majority(
                 f"confirmed in epoch {epoch}, but on the disks of only {on_disks} "
                 f"of {len(sets[0].data_names)} voters"
             )
-            yield Finding("G9", member, incarnation, position, what)
+            yield Finding("G9", *key, position, what)
 
 
 def _highest_confirmed(incarnations: list[Incarnation]) -> dict[int, tuple[int, IncarnationId]]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     Ring,
+    incarnation_in,
     incarnation_of,
     position_at,
     records_by_incarnation,
@@ -42,8 +43,8 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
     """G6: a transitional view holds exactly the members that move together."""
     left_out = incomplete(rows)
     changes: list[ViewChange] = []
-    for member, incarnation, records in records_by_incarnation(rows):
-        if (member, incarnation) in left_out:
+    for key, records in records_by_incarnation(rows):
+        if key in left_out:
             continue  # the missing part may hold a view that explains the others
         for one in _view_changes(records):
             if isinstance(one, ViewChange):
@@ -69,7 +70,7 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
 
 
 def _found(rows: list[Row], row: Row, what: str, promise: str = "G6") -> Finding:
-    return Finding(promise, row.member, row.incarnation, position_at(rows, row), what)
+    return Finding(promise, *incarnation_in(row), position_at(rows, row), what)
 
 
 def _disagreements(rows: list[Row], subject: str, reports: list[Report]) -> Iterator[Finding]:
@@ -82,8 +83,7 @@ def _disagreements(rows: list[Row], subject: str, reports: list[Report]) -> Iter
 
 def incomplete(rows: list[Row]) -> set[IncarnationId]:
     """Return the incarnations whose log is damaged or lacks a segment in the middle."""
-    faults = (row for row in rows if row.kind == FAULT and row.origin == "LOG")
-    found = {(row.member, row.incarnation) for row in faults}
+    found = {incarnation_in(row) for row in rows if row.kind == FAULT and row.origin == "LOG"}
     for key, segments in segments_of(rows).items():
         numbers = {row.segment for row in segments}
         if max(numbers) - min(numbers) >= len(numbers):
@@ -98,10 +98,10 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     members, numbers rise, and a primary has the members of its view. All logs may agree on
     something else.
     """
-    begun = {(row.member, row.incarnation) for row in rows if row.segment <= 0}
+    begun = {incarnation_in(row) for row in rows if row.segment <= 0}
     reported: dict[Ring, list[Report]] = defaultdict(list)
-    for member, incarnation, records in records_by_incarnation(rows):
-        for one in _impossible(records, whole=(member, incarnation) in begun):
+    for key, records in records_by_incarnation(rows):
+        for one in _impossible(records, whole=key in begun):
             yield _found(rows, *one)
         for row in records:
             if row.kind == RecordKind.VIEW and row.flag:
@@ -160,14 +160,12 @@ def _impossible_view(view: Row, newest: dict[str, int]) -> Iterator[str]:
 
 def _check_cold(rows: list[Row]) -> Iterator[Finding]:
     """G20: in a cold start nobody carried its state over, or messages would have been lost."""
-    begun: dict[tuple[str, int], int] = {}  # by incarnation, the first epoch that it was active in
-    cold: dict[int, Row] = {}
-    for row in rows:
-        if row.kind == RecordKind.ACTIVE:
-            key, epoch = (row.member, row.incarnation), row.epoch or 0
-            begun[key] = min(epoch, begun.get(key, epoch))
-            if row.flag:
-                cold.setdefault(epoch, row)
+    active = [row for row in rows if row.kind == RecordKind.ACTIVE]
+    begun: dict[IncarnationId, int] = {}  # the first epoch that it was active in
+    for row in active:
+        key, epoch = incarnation_in(row), row.epoch or 0
+        begun[key] = min(epoch, begun.get(key, epoch))
+    cold = {row.epoch or 0: row for row in reversed(active) if row.flag}
     for epoch, row in sorted(cold.items()):
         for name in row.names or []:
             first = begun.get(incarnation_of(name), epoch)
@@ -176,7 +174,7 @@ def _check_cold(rows: list[Row]) -> Iterator[Finding]:
                     f"the primary of epoch {epoch} calls itself a cold start, but {name} was in "
                     f"that of epoch {first} and has its state from there"
                 )
-                yield Finding("G20", row.member, row.incarnation, row.position or 0, what)
+                yield Finding("G20", *incarnation_in(row), row.position or 0, what)
                 break
 
 

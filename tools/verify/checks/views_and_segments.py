@@ -74,29 +74,25 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
     """Yield faults of the logs themselves and, as text, what is merely unknown."""
     for row in rows:
         if row.kind == FAULT:
-            promise, what, until = row.origin or "LOG", row.text or "", row.last
-            until = -1 if until is None else until
-            yield Finding(promise, row.member, row.incarnation, row.reached, what, until)
-    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
+            until = -1 if row.last is None else row.last
+            promise, what = row.origin or "LOG", row.text or ""
+            yield Finding(promise, *incarnation_in(row), row.reached, what, until)
+    stopped = stopped_in(rows)
     for _, after, what in false_joints(rows):
-        yield Finding("LOG", after.member, after.incarnation, after.reached, what)
-    for (member, incarnation), segments in segments_of(rows).items():
-        if segments[0].segment > 0:
+        yield Finding("LOG", *incarnation_in(after), after.reached, what)
+    for key, segments in segments_of(rows).items():
+        who, first_number = "{} (incarnation {})".format(*key), segments[0].segment
+        if first_number > 0:
             yield (
-                f"{member} (incarnation {incarnation}): the log begins with segment "
-                f"{segments[0].segment}; what was before is not known"
+                f"{who}: the log begins with segment {first_number}; what was before is not known"
             )
-        if (member, incarnation) not in stopped:
+        if key not in stopped:
             torn = ", in the middle of a record" if ends_of(segments[-1]).torn_tail else ""
-            yield (
-                f"{member} (incarnation {incarnation}): the log ends without a stop{torn}; "
-                "what came after is not known"
-            )
-    for member, incarnation, records in records_by_incarnation(rows):
-        first = records[0]
+            yield f"{who}: the log ends without a stop{torn}; what came after is not known"
+    for key, (first, *_) in records_by_incarnation(rows):
         if first.segment == 0 and first.kind != RecordKind.START:
             what = f"{first.file} does not begin with what recovery found"
-            yield Finding("LOG", member, incarnation, -1, what)
+            yield Finding("LOG", *key, -1, what)
 
 
 def false_joints(rows: list[Row]) -> Iterator[tuple[Row | None, Row, str]]:
@@ -150,7 +146,7 @@ def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
     for row in rows:
         if row.kind != RecordKind.STOP:
             continue
-        for one in segments[row.member, row.incarnation]:
+        for one in segments[incarnation_in(row)]:
             ends = ends_of(one)
             if one.segment > row.segment and ends.epochs:
                 what = f"stopped in order, but goes on in {one.file}"
@@ -158,7 +154,7 @@ def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
                 what = f"stopped in order, but {one.file} has no closing record"
             else:
                 continue
-            yield Finding("LOG", row.member, row.incarnation, row.reached, what)
+            yield Finding("LOG", *incarnation_in(row), row.reached, what)
             break
 
 
@@ -190,14 +186,13 @@ def position_at(rows: list[Row], view: Row) -> int:
     """Return the position applied before a view; its segment may have begun with the view."""
     if view.reached >= 0:
         return view.reached
-    key = (view.member, view.incarnation)
-    ends = [
+    before = (
         (row.lsn, row.reached)
         for row in rows
-        if row.kind == SEGMENT and (row.member, row.incarnation) == key and row.lsn < view.lsn
-        if row.reached >= 0
-    ]
-    return max(ends, default=(0, -1))[1]
+        if row.kind == SEGMENT and incarnation_in(row) == incarnation_in(view)
+        if row.lsn < view.lsn and row.reached >= 0
+    )
+    return max(before, default=(0, -1))[1]
 
 
 def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
@@ -208,9 +203,8 @@ def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
 def _reported(rows: list[Row]) -> dict[int, list[tuple[PrimaryView, Row]]]:
     reports = [
         (_primary(row), row)
-        for _, _, records in records_by_incarnation(rows)
-        for row in records
-        if row.kind == RecordKind.ACTIVE
+        for _, actives in records_by_incarnation(rows, RecordKind.ACTIVE)
+        for row in actives
     ]
     found: dict[int, list[tuple[PrimaryView, Row]]] = defaultdict(list)
     for primary, row in sorted(reports, key=lambda report: report[0].epoch):
@@ -226,31 +220,31 @@ def voters_of(epoch: int, primaries: dict[int, PrimaryView]) -> list[Voters]:
 
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
-    for member, incarnation, records in records_by_incarnation(rows):
+    for key, actives in records_by_incarnation(rows, RecordKind.ACTIVE):
         highest = 0
-        for row in records:
-            if row.kind != RecordKind.ACTIVE:
-                continue
-            primary = _primary(row)
-            if primary.epoch <= highest:
-                what = f"epoch {primary.epoch} follows epoch {highest}"
-                yield Finding("G7", member, incarnation, primary.base, what)
-            if f"{member}/{incarnation}" not in {name.rstrip("+") for name in row.names or []}:
-                what = f"the primary of epoch {primary.epoch} does not contain the member itself"
-                yield Finding("G7", member, incarnation, primary.base, what)
-            if member in read_voters(primary.voters).arbitrators:
-                what = f"{member} is an arbitrator of epoch {primary.epoch}, and has data"
-                yield Finding("G7", member, incarnation, primary.base, what)
+        for primary in map(_primary, actives):
+            for what in _contradicts_itself(key, primary, highest):
+                yield Finding("G7", *key, primary.base, what)
             highest = max(highest, primary.epoch)
     before: PrimaryView | None = None
     for epoch, reports in _reported(rows).items():
         (primary, first), others = _split_primaries(reports)
         for other, row in others:
             what = f"a second primary in epoch {epoch}: {other}; {first.member} says {primary}"
-            yield Finding("G7", row.member, row.incarnation, other.base, what)
+            yield Finding("G7", *incarnation_in(row), other.base, what)
         for what in _succeeds(before, primary):
-            yield Finding("G7", first.member, first.incarnation, primary.base, what)
+            yield Finding("G7", *incarnation_in(first), primary.base, what)
         before = primary
+
+
+def _contradicts_itself(own: IncarnationId, primary: PrimaryView, highest: int) -> Iterator[str]:
+    """Yield what an incarnation cannot say of a primary after one of the epoch `highest`."""
+    if primary.epoch <= highest:
+        yield f"epoch {primary.epoch} follows epoch {highest}"
+    if own not in map(incarnation_of, primary.members):
+        yield f"the primary of epoch {primary.epoch} does not contain the member itself"
+    if own[0] in read_voters(primary.voters).arbitrators:
+        yield f"{own[0]} is an arbitrator of epoch {primary.epoch}, and has data"
 
 
 def _split_primaries(
@@ -298,26 +292,45 @@ def incarnation_of(name: str) -> IncarnationId:
     return member, int(incarnation)
 
 
+def incarnation_in(row: Row) -> IncarnationId:
+    """Return the incarnation whose log has a row."""
+    return row.member, row.incarnation
+
+
+def stopped_in(rows: Iterable[Row]) -> set[IncarnationId]:
+    """Return the incarnations that stopped in order."""
+    return {incarnation_in(row) for row in rows if row.kind == RecordKind.STOP}
+
+
 def segments_of(rows: Iterable[Row]) -> dict[IncarnationId, list[Row]]:
     """Return the SEGMENT rows of each incarnation, in their order."""
     found: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in sorted((row for row in rows if row.kind == SEGMENT), key=_segment_order):
-        found[row.member, row.incarnation].append(row)
+        found[incarnation_in(row)].append(row)
     return found
+
+
+def runs_of(rows: Iterable[Row]) -> Iterator[tuple[Row, Run]]:
+    """Yield the runs of batches that segments have, each with the row of its segment."""
+    return ((row, run) for row in rows if row.kind == SEGMENT for run in ends_of(row).runs)
 
 
 def _segment_order(row: Row) -> tuple[str, int, int, str]:
     return row.member, row.incarnation, row.segment, row.file
 
 
-def records_by_incarnation(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
-    """Yield the numbered records of each incarnation in the order in which they were written."""
+def records_by_incarnation(
+    rows: Iterable[Row], *kinds: RecordKind
+) -> Iterator[tuple[IncarnationId, list[Row]]]:
+    """Yield the numbered records of each incarnation in the order in which they were written; of
+    these kinds, if any are named."""
+    wanted = kinds or range(SEGMENT)
     by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.kind < SEGMENT:
-            by_incarnation[row.member, row.incarnation].append(row)
-    for (member, incarnation), records in sorted(by_incarnation.items()):
-        yield member, incarnation, sorted(records, key=lambda row: row.lsn)
+        if row.kind in wanted:
+            by_incarnation[incarnation_in(row)].append(row)
+    for key, records in sorted(by_incarnation.items()):
+        yield key, sorted(records, key=lambda row: row.lsn)
 
 
 def covers(runs: list[Run], first: int, last: int) -> bool:

@@ -19,7 +19,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from tools.verify.checks.views_and_segments import PrimaryView, covers
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    PrimaryView,
+    covers,
+    incarnation_in,
+    runs_of,
+)
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Activated, RoleChange, Row, Run, ends_of
@@ -35,13 +41,13 @@ def check_voter_changes(rows: list[Row], primaries: Mapping[int, PrimaryView]) -
     """
     reports: dict[int, list[Row]] = defaultdict(list)
     changed_at: set[int] = set()
-    runs: dict[str, list[Run]] = defaultdict(list)
+    runs: dict[IncarnationId, list[Run]] = defaultdict(list)
     for row in rows:
         if row.kind == RecordKind.ACTIVE:
             reports[row.epoch or 0].append(row)
         elif row.kind == SEGMENT:
             changed_at.update(ends_of(row).voters_at)
-            runs[f"{row.member}/{row.incarnation}"] += ends_of(row).runs
+            runs[incarnation_in(row)] += ends_of(row).runs
     recorded = [run for of_one in runs.values() for run in of_one]
     earlier: list[tuple[PrimaryView, int]] = []  # with the position at which it was counted
     for epoch, primary in primaries.items():
@@ -58,17 +64,12 @@ def check_voter_changes(rows: list[Row], primaries: Mapping[int, PrimaryView]) -
                     f"that of epoch {before.epoch} had {', '.join(before.voters)}, and no command "
                     "changed them"
                 )
-                yield Finding("G7", row.member, row.incarnation, primary.base, what)
+                yield Finding("G7", *incarnation_in(row), primary.base, what)
         # A fresh member, with a "+" there, gets the others' positions, decided or not.
-        names = [
-            f"{row.member}/{row.incarnation}"
-            for row in reports[epoch]
-            if row.position == primary.base
-        ]
         counted_at = [
-            min([run.first - 1 for run in runs[name] if run.decided >= epoch], default=primary.base)
-            for name in names
-            if name in primary.members
+            min([run.first - 1 for run in runs[key] if run.decided >= epoch], default=primary.base)
+            for key in (incarnation_in(r) for r in reports[epoch] if r.position == primary.base)
+            if "{}/{}".format(*key) in primary.members
         ]
         earlier.append((primary, min(primary.base, max(counted_at, default=primary.base))))
 
@@ -97,12 +98,12 @@ def check_pairs(rows: list[Row]) -> Iterator[Finding]:
                 continue
             del alone[other]
             if not any(since < position <= base for position in changed_at):
-                yield Finding(
-                    "G7", row.member, row.incarnation, base,
+                what = (
                     f"{name} went on alone in epoch {row.epoch}, and {other} had gone on alone "
                     "before: what one of the two confirmed since then was set aside (exception 1 "
-                    "of G28)",
-                )  # fmt: skip
+                    "of G28)"
+                )
+                yield Finding("G7", *incarnation_in(row), base, what)
         alone[name] = base
 
 
@@ -163,7 +164,7 @@ def check_active_member(
             continue
         what = _not_allowed(event, holder, since)
         if what:
-            yield Finding("G25", row.member, row.incarnation, event.position, what)
+            yield Finding("G25", *incarnation_in(row), event.position, what)
         holder, since = "", event.position
         if event.took:
             holder = _incarnation(event, primaries)
@@ -172,18 +173,14 @@ def check_active_member(
 def _events(rows: list[Row], cutoffs: Mapping[int, int]) -> tuple[dict[Event, Row], list[Run]]:
     """Return the events of the role, once each, and the positions that logs contain."""
     events: dict[Event, Row] = {}
-    recorded: list[Run] = []
-    for row in rows:
-        if row.kind != SEGMENT:
-            continue
-        recorded += ends_of(row).runs
+    for row in (row for row in rows if row.kind == SEGMENT):
         ends = ends_of(row)
-        found: list[Event] = [one._replace(chain_before="") for one in ends.activations]
-        found += ends.roles
+        began = [one._replace(chain_before="") for one in ends.activations]
+        found: list[Event] = [*began, *ends.roles]
         for event in found:
             if event.position <= cutoffs.get(event.epoch, event.position):
                 events.setdefault(event, row)
-    return events, sorted(recorded)
+    return events, [run for _, run in runs_of(rows)]
 
 
 def _incarnation(change: RoleChange, primaries: Mapping[int, PrimaryView]) -> str | None:

@@ -44,7 +44,7 @@ def horizon_of(rows: Iterable[Row], known: Horizon | None) -> Horizon | None:
 def recent_rows(rows: list[Row], horizon: Horizon) -> list[Row]:
     """Return the control rows that are not behind the horizon."""
     found = [row for row in rows if row.kind >= SEGMENT]
-    for _, _, records in records_by_incarnation(rows):
+    for _, records in records_by_incarnation(rows):
         found += _recent_records(records, horizon)
     return found
 

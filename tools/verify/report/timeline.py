@@ -13,7 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import IncarnationId, records_by_incarnation
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    incarnation_in,
+    records_by_incarnation,
+)
 from tools.verify.format.moves import CAUSE_SHIFT, FLAG, Op
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SUMS, Row
@@ -133,7 +137,8 @@ def build_timeline(scan: Kept, rows: list[Row]) -> Timeline:
     """Return the timeline of the table "scan"; `rows` are its control rows."""
     ends = _ends(rows)
     incarnations = [
-        _timeline_of(*one, *ends.get(one[:2], (0, 0))) for one in records_by_incarnation(rows)
+        _timeline_of(key, records, *ends.get(key, (0, 0)))
+        for key, records in records_by_incarnation(rows)
     ]
     times = [time for one in incarnations for time in (one.begin_us, one.end_us) if time > 0]
     timeline = Timeline(min(times, default=0), max(times, default=0), incarnations, [])
@@ -146,16 +151,16 @@ def _ends(rows: list[Row]) -> dict[IncarnationId, tuple[int, int]]:
     ends: dict[IncarnationId, tuple[int, int]] = {}
     for row in rows:
         if row.time_us:
-            one, time = (row.member, row.incarnation), row.time_us
+            one, time = incarnation_in(row), row.time_us
             begin, end = ends.get(one, (time, time))
             ends[one] = min(begin, time), max(end, time)
     return ends
 
 
 def _timeline_of(
-    member: str, incarnation: int, records: list[Row], begin: int, end: int
+    incarnation: IncarnationId, records: list[Row], begin: int, end: int
 ) -> IncarnationTimeline:
-    one = IncarnationTimeline(member, incarnation, begin, end)
+    one = IncarnationTimeline(*incarnation, begin, end)
     primary: Span | None = None  # that it is in
     stopped, received = False, 0
     for row in records:
