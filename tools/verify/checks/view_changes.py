@@ -99,9 +99,10 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     something else.
     """
     begun = {incarnation_in(row) for row in rows if row.segment <= 0}
+    holes = incomplete(rows)
     reported: dict[Ring, list[Report]] = defaultdict(list)
     for key, records in records_by_incarnation(rows):
-        for one in _impossible(records, whole=key in begun):
+        for one in _impossible(records, begun=key in begun, whole=key not in holes):
             yield _found(rows, *one)
         for row in records:
             if row.kind == RecordKind.VIEW and row.flag:
@@ -111,9 +112,14 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     yield from _check_cold(rows)
 
 
-def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[Row, str, str]]:
-    """Yield row, text and promise of records that are impossible in one log; `whole`: the log is
-    available from its first segment on, so a view without a record was not installed."""
+def _impossible(
+    records: list[Row], *, begun: bool, whole: bool
+) -> Iterator[tuple[Row, str, str]]:
+    """Yield row, text and promise of records that are impossible in one log.
+
+    `begun`: it is available from its first segment on; `whole`: nothing is missing after that. A
+    view without a record in such a log was not installed.
+    """
     view: Row | None = None
     highest = -1
     installed: set[Ring] = set()
@@ -130,7 +136,7 @@ def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[Row, str, 
             view, highest = row, max(highest, row.ring_seq or 0)
             installed.add(ring_of(row))
         elif row.kind == RecordKind.ACTIVE:
-            if ring_of(row) not in installed and (installed or whole):
+            if ring_of(row) not in installed and whole and (installed or begun):
                 what = f"active in view {_ring(row)}, which this member never installed"
                 yield row, what, "G6"
             if ring_of(row) in activated:

@@ -10,13 +10,14 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from broker.memberlog.records import Active, ViewSeen
+from broker.memberlog.records import Active, Inactive, ViewSeen
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import LogMaker, good_history
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.findings import Finding
+from tools.verify.input.rows import Row
 
-A, C = ("a", 1), ("c", 1)
+A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
 
 def findings_of(maker: LogMaker, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
@@ -51,3 +52,90 @@ def test_the_minority_about_a_primary_is_named(
     found = [one for one in findings_of(maker, tmp_path, monkeypatch) if one.property == "G7"]
     assert {one.member for one in found} == {incarnation[0]}
     assert "a second primary in epoch 1" in found[0].what
+
+
+def of_three() -> LogMaker:
+    """Three members in their first view, of which they made a primary."""
+    maker = LogMaker()
+    for incarnation in (A, B, C):
+        maker.start(incarnation)
+    maker.view(1, A, B, C)
+    maker.activate(A, B, C)
+    return maker
+
+
+def test_logs_that_differ_about_who_came_along_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c crashed on the way: no log of its own says that it came, or did not."""
+    maker = of_three()
+    for incarnation, came in ((A, (A, B, C)), (B, (A, B))):
+        maker.logs[incarnation] += [
+            ViewSeen(1, "a", False, came), Inactive("view ended"), ViewSeen(2, "a", True, (A, B, C))
+        ]  # fmt: skip
+    (found,) = findings_of(maker, tmp_path, monkeypatch)
+    assert found[:2] == ("G6", "b")
+    assert found.what == "from view 1.a to 2.a came {a/1, b/1} here and {a/1, b/1, c/1} at a"
+
+
+def test_a_primary_without_any_view_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = of_three()
+    maker.logs[B] = [one for one in maker.logs[B] if not isinstance(one, ViewSeen)]
+    (found,) = findings_of(maker, tmp_path, monkeypatch)
+    assert found[:2] == ("G6", "b")
+    assert found.what == "active in view 1.a, which this member never installed"
+
+
+def told_in_short_segments(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    """A history in which members are lost and return, each record in a segment of its own."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    good_history(1).write(directory, 1)
+    return rows_in(sorted(directory.rglob("*.qml")))
+
+
+def test_nobody_is_accused_wherever_a_log_begins_or_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first segments were dropped, or a crash lost the last ones: what they had is unknown."""
+    rows = told_in_short_segments(tmp_path, monkeypatch)
+    for at in sorted({(one.member, one.incarnation, one.segment) for one in rows}):
+        if not at[2]:
+            continue
+        others = [one for one in rows if (one.member, one.incarnation) != at[:2]]
+        own = [one for one in rows if (one.member, one.incarnation) == at[:2]]
+        begun = check_control_rows([*others, *(one for one in own if one.segment >= at[2])])
+        assert begun.findings == []
+        assert any(f"the log begins with segment {at[2]};" in note for note in begun.notes)
+        ended = check_control_rows([*others, *(one for one in own if one.segment < at[2])])
+        assert ended.findings == []
+
+
+def test_a_missing_segment_may_have_the_views_that_explain_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hole is reported, and nothing is concluded from what is not there: the check said that a
+    member had never installed the view of which the hole had the record (G6)."""
+    rows = told_in_short_segments(tmp_path, monkeypatch)
+    for file in sorted({one.file for one in rows}):
+        found = check_control_rows([one for one in rows if one.file != file]).findings
+        assert {one.property for one in found} <= {"LOG"}
+
+
+def test_who_receives_a_state_in_a_cold_start_carries_none_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G20: c was in the primary before, and gets the state of the others: nothing of it is lost."""
+    for fresh in (False, True):
+        maker = of_three()
+        maker.leave(A, B, C)
+        maker.view(2, A, B, C)
+        maker.activate(A, B, C)
+        members = (("a", 5, False), ("b", 5, False), ("c", 1, fresh))
+        for incarnation in (A, B, C):
+            records = maker.logs[incarnation]
+            at, active = [(i, r) for i, r in enumerate(records) if isinstance(r, Active)][-1]
+            records[at] = active._replace(cold=True, members=members)
+        found = findings_of(maker, tmp_path / str(fresh), monkeypatch)
+        assert ("G20" in {one.property for one in found}) is not fresh
