@@ -112,9 +112,7 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     yield from _check_cold(rows)
 
 
-def _impossible(
-    records: list[Row], *, begun: bool, whole: bool
-) -> Iterator[tuple[Row, str, str]]:
+def _impossible(records: list[Row], *, begun: bool, whole: bool) -> Iterator[tuple[Row, str, str]]:
     """Yield row, text and promise of records that are impossible in one log.
 
     `begun`: it is available from its first segment on; `whole`: nothing is missing after that. A
