@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from broker.durability.recovery import checkpoint_of, recover
 from broker.durability.startup import Unusable, resume
+from broker.incidents import incidents
 from broker.incidents.incidents import KEPT_MAX, Incidents
 from broker.incidents.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine, declare
 from broker.machine import commands as c
@@ -83,6 +84,24 @@ def test_another_release_tries_again(tmp_path: Path) -> None:
     Quarantine(Incidents(tmp_path), "1.0").add(failure, ORDERED, "a")
     other = Quarantine(Incidents(tmp_path), "1.1")
     assert (other.withheld(), other.reports(), other.beyond()) == ({}, [], 0)
+
+
+def test_evidence_is_on_the_disk_before_the_member_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file, then the names of all directories down to it."""
+    synced: list[tuple[Path, bytes]] = []
+    monkeypatch.setattr(
+        incidents, "sync_file", lambda path: synced.append((path, path.read_bytes()))
+    )
+    monkeypatch.setattr(incidents, "sync_directory", lambda path: synced.append((path, b"")))
+    kept = Incidents(tmp_path).keep(KIND, {"number": 1}, {"item": b"bytes"})
+    facts = kept / incidents.FACTS_NAME
+    assert synced == [
+        (kept / "item", b"bytes"), (facts, facts.read_bytes()),
+        (kept, b""), (kept.parent, b""), (tmp_path, b""),
+    ]  # fmt: skip
+    assert synced[1][1]
 
 
 def test_evidence_is_bounded_and_a_broken_disk_does_not_prevent_the_stop(

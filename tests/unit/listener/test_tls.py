@@ -11,6 +11,7 @@ import pytest
 
 from broker.listener.tls import TlsFileError, server_tls
 from broker.options.client_ports import TlsOptions
+from broker.process.management_port import follow
 from tests.support.certificates import Authority, Files
 
 
@@ -41,6 +42,10 @@ def test_good_files(files: Files) -> None:
     assert found.warning == ""
     assert found.context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert found.context.verify_mode is ssl.CERT_NONE
+    for context in (found.context, follow(lambda: found.context)):
+        assert context.options & ssl.OP_NO_RENEGOTIATION
+        assert context.options & ssl.OP_NO_COMPRESSION
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_ciphers_have_forward_secrecy_and_authenticate(files: Files) -> None:

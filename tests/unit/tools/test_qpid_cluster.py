@@ -10,11 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import click
 import pytest
 
-from tools.client import failover
+from tools.client import failover, management
 from tools.client.management import PREAMBLE, Json, Target
 from tools.client.member_operations import client_lines
 from tools.commands.qpid_cluster import main, members_of, parse_client, parse_target
@@ -585,6 +587,18 @@ def test_another_service_listens_there(broker: FakeBroker, answer: bytes) -> Non
     assert ended.returncode == 1
     assert ended.stderr.startswith("qpid-cluster: Failed: ")
     assert ended.stderr.count("\n") == 1
+
+
+def test_an_endless_answer_is_read_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(management, "ANSWER_BYTES_MAX", 150_000)
+    asked: list[int] = []
+
+    def recv(count: int) -> bytes:
+        asked.append(count)
+        return b"x" * count
+
+    line = management._read_line(cast("socket.socket", SimpleNamespace(recv=recv)))
+    assert (len(line), asked) == (3 * 65_536, [65_536] * 3)
 
 
 def test_an_unreachable_broker() -> None:

@@ -134,6 +134,13 @@ def test_qpid_config_unbinds_by_the_properties_key(run: Run, api: CannedApi) -> 
     assert run(qpid_config, "unbind", "amq.topic", "orders", "x").code == Exit.USAGE
 
 
+def test_an_endless_answer_is_read_to_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.client.http_api.ANSWER_BYTES_MAX", 1000)
+    ended = run(qpid_config, "queues")
+    assert (ended.code, ended.out) == (Exit.UNAVAILABLE, "")
+    assert "did not answer in JSON" in ended.err
+
+
 def test_qpid_config_lists(run: Run) -> None:
     assert "Total Queues: 122" in run(qpid_config).out
     assert run(qpid_config, "queues", "ord*").out == "Name\tAttributes\norders\t--durable\n"
