@@ -96,6 +96,17 @@ def test_an_answer_to_a_client_that_does_not_read_lets_it_ask_nothing_more() -> 
     assert asked.wire.reads
 
 
+def test_a_client_that_has_caught_up_still_waits_for_its_login() -> None:
+    asked = Asked()
+    asked.slow = True
+    asked.socket.data_received(PREAMBLE + STATUS)
+    asked.socket.pause_writing()
+    asked.socket.resume_writing()
+    assert not asked.wire.reads
+    asked.waiting.pop()(ADMINISTRATOR, 0.0)
+    assert asked.wire.reads
+
+
 def test_the_idle_time_begins_with_the_connection_and_with_each_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -241,6 +241,18 @@ def test_a_member_that_missed_the_shutdown_goes_on_with_those_that_start_again(
     assert not core.replica.machine.shutdown_id
 
 
+def test_a_received_shutdown_ends_nobody_while_the_view_changes(cluster: Cluster) -> None:
+    """The epoch is that of the view before, and those of the next one may have started again."""
+    core = cluster.bus.cores["a"]
+    cluster.bus.transitional("a b c")
+    cluster.bus.view("a b c")
+    assert core.primary.epoch == core.replica.history.epoch
+    assert not core.primary.active
+    core.replica.machine.shutdown_id = "of a run that ended"
+    cluster.timers["a"].wake(cluster.now + BEAT_S)
+    assert not core.shutdown_position
+
+
 @pytest.mark.parametrize("half_way", [True, False])
 def test_a_shutdown_half_removed_by_an_item_ends_nobody(cluster: Cluster, half_way: bool) -> None:
     """An activation that waits for a page has not yet removed the previous run's shutdown."""

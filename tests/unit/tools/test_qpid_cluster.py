@@ -332,6 +332,23 @@ def test_a_member_that_goes_on_fails_the_stop_of_all(broker: FakeBroker) -> None
     )
 
 
+def test_each_process_is_looked_at_under_its_own_name(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not another one of the list that the command was given."""
+    looked: dict[str, Target] = {}
+    monkeypatch.setattr(
+        "tools.commands.qpid_cluster.await_end", lambda members, _: looked.update(members)
+    )
+    order_is_carried_out(broker)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listed = f"127.0.0.1:{free.getsockname()[1]},127.0.0.1:{broker.port}"
+        assert qpid_cluster("-k", "-f", listed).returncode == 0
+    (one,) = looked.values()
+    assert (str(one.address), one.others) == (f"127.0.0.1:{broker.port}", ())
+
+
 def test_a_member_that_hangs_fails_the_stop_of_all(broker: FakeBroker) -> None:
     """It is DOWN for the others, and its process listens. One that is dead is no fault."""
     with socket.create_server(("127.0.0.1", 0)) as hangs, socket.socket() as free:
