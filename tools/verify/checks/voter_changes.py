@@ -112,7 +112,7 @@ def _alone_in(voters: tuple[str, ...]) -> str:
     away = [term.partition("=")[2] for term in voters if term.startswith("@away=")]
     names = [term for term in voters if not term.startswith("@")]
     is_pair = any(term.startswith("@pair=") for term in voters)
-    if not is_pair or len(names) != 2 or len(away) != 1 or "->" in voters:
+    if not is_pair or len(names) != 2 or len(away) != 1:  # "->" would count as a name
         return ""
     return next((name for name in names if name != away[0]), "")
 

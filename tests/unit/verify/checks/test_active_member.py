@@ -77,6 +77,13 @@ def test_the_role_ends_with_the_session(second: PrimaryView, wrong: bool) -> Non
     assert bool(found(row, FIRST, second)) is wrong
 
 
+@pytest.mark.parametrize(("second", "wrong"), [(("a/1", "c/3"), False), (("a/1", "b/2"), True)])
+def test_the_role_is_that_of_the_promoted_one(second: tuple[str, ...], wrong: bool) -> None:
+    """Not of the member that its primary names first."""
+    row = segment((5, 1, True, "b"), (30, 2, True, "a"), activations=((1, 1), (20, 2)))
+    assert bool(found(row, FIRST, primary(2, *second))) is wrong
+
+
 def test_nothing_is_found_where_positions_are_in_no_log() -> None:
     two = (5, 1, True, "a"), (30, 1, True, "b")
     assert found(segment(*two), FIRST)

@@ -29,6 +29,9 @@ A_ALONE, B_ALONE = (*PAIR, "@away=b"), (*PAIR, "@away=a")
         (("a", "b", "@away=b"), ("a", "b"), False),  # not a pair
         (("a", "c", "@pair=b", "@away=c"), PAIR, False),
         ((*PAIR, "@away=a", "@away=b"), PAIR, False),
+        ((*A_ALONE, "@declared"), PAIR, True),  # an operator declared the other one lost
+        (("a", "b", "c", "@pair=b", "@away=b"), ("a", "b", "c", "@pair=b"), False),
+        ((*A_ALONE, "->", *A_ALONE), PAIR, False),
     ],
 )  # fmt: skip
 def test_which_voters_one_of_a_pair_may_choose(
@@ -67,6 +70,8 @@ def test_both_members_going_on_alone_is_found() -> None:
     assert len(found) == 1, "one finding, however the surviving history continues"
     assert "b went on alone in epoch 2, and a had gone on alone before" in found[0].what
     assert "exception 1 of G28" in found[0].what
+    returned = active("b", 2, A_ALONE)._replace(incarnation=2)
+    assert len(list(check_pairs([*both[:4], returned]))) == 1, "b takes the history of a"
 
 
 def test_the_table_decides_who_counts_in_a_pair() -> None:
