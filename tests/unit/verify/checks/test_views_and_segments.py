@@ -4,17 +4,22 @@ G7).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("numpy")
 
-from broker.memberlog.records import Active, Inactive, ViewSeen
+from broker.memberlog.records import Active, Inactive, Snapshot, ViewSeen
 from tests.system.verify.support.checks_without_spark import rows_in
-from tests.system.verify.support.make_logs import LogMaker, good_history
+from tests.system.verify.support.make_logs import LogMaker, good_history, root_of
 from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.checks.lifetimes import BEYOND_ALL, first_positions
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import Row
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
@@ -88,18 +93,41 @@ def test_a_primary_without_any_view_is_named(
     assert found.what == "active in view 1.a, which this member never installed"
 
 
-def told_in_short_segments(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """A history in which members are lost and return, each record in a segment of its own."""
+def one_behind() -> LogMaker:
+    """c lacks an item of the first primary, and goes on with the state of the others."""
+    maker = of_three()
+    maker.traffic(1, A, B)
+    maker.leave(A, B, C)
+    maker.view(2, A, B, C)
+    maker.activate(A, B, C, fresh=(C,))
+    held = maker.history
+    state = Snapshot(held.epoch, held.position, held.chain, root_of(held), "a")
+    maker.logs[C].append(state)
+    maker.leave(A, B, C)
+    maker.view(3, A, B, C)
+    maker.activate(A, B, C)
+    maker.stop(A, B, C)
+    return maker
+
+
+def told_in_short_segments(
+    maker: LogMaker, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[Row]:
+    """Write each record into a segment of its own, and read them."""
     monkeypatch.setattr("os.fsync", lambda _: None)
-    good_history(1).write(directory, 1)
+    maker.write(directory, 1)
     return rows_in(sorted(directory.rglob("*.qml")))
 
 
+MEMBERS_COME_AND_GO = [partial(good_history, 1), one_behind]
+
+
+@pytest.mark.parametrize("history", MEMBERS_COME_AND_GO)
 def test_nobody_is_accused_wherever_a_log_begins_or_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    history: Callable[[], LogMaker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first segments were dropped, or a crash lost the last ones: what they had is unknown."""
-    rows = told_in_short_segments(tmp_path, monkeypatch)
+    rows = told_in_short_segments(history(), tmp_path, monkeypatch)
     for at in sorted({(one.member, one.incarnation, one.segment) for one in rows}):
         if not at[2]:
             continue
@@ -112,15 +140,29 @@ def test_nobody_is_accused_wherever_a_log_begins_or_ends(
         assert ended.findings == []
 
 
-def test_a_missing_segment_may_have_the_views_that_explain_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("history", MEMBERS_COME_AND_GO)
+def test_a_missing_segment_may_have_what_explains_others(
+    history: Callable[[], LogMaker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hole is reported, and nothing is concluded from what is not there: the check said that a
     member had never installed the view of which the hole had the record (G6)."""
-    rows = told_in_short_segments(tmp_path, monkeypatch)
+    rows = told_in_short_segments(history(), tmp_path, monkeypatch)
     for file in sorted({one.file for one in rows}):
         found = check_control_rows([one for one in rows if one.file != file]).findings
         assert {one.property for one in found} <= {"LOG"}
+
+
+def test_a_log_without_its_beginning_is_known_from_its_first_item_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = told_in_short_segments(one_behind(), tmp_path, monkeypatch)
+    assert first_positions(rows) == {}
+    applied = [one for one in rows if one.kind == RecordKind.BATCH and one.member == "b"]
+    for before, one in pairwise(applied):
+        held = [row for row in rows if row.member != "b" or row.segment > before.segment]
+        assert first_positions(held) == {B: one.position}
+    held = [row for row in rows if row.member != "b" or row.segment > applied[-1].segment]
+    assert first_positions(held) == {B: BEYOND_ALL}
 
 
 def test_who_receives_a_state_in_a_cold_start_carries_none_over(
