@@ -13,7 +13,7 @@ from broker.options.broker import BrokerOptions, broker_options
 from broker.options.logs import LogOptions
 from broker.options.table import DEFAULTS
 from broker.process.reload import OF_LOGS, OF_TLS, RELOADED, Reload, Serving, changes
-from broker.service.messages import Messages
+from broker.service.messages import LogFileError, Messages
 from tests.support.certificates import Authority
 
 
@@ -139,5 +139,110 @@ def test_changes_to_unread_files_are_answered_with_what_is_read(
             caplog.clear()
             reload._put_in_force(reload._read())
             assert f"SIGHUP: read again; {said}" in caplog.text
+    finally:
+        loop.close()
+
+
+class _Limited:
+    """Notes the options whose limits it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[BrokerOptions] = []
+
+    def set_limits(self, options: BrokerOptions) -> None:
+        """Use them."""
+        self.given.append(options)
+
+
+class _LostLog:
+    """A log whose file cannot be opened again."""
+
+    def reopen(self, _options: LogOptions) -> Callable[[], None]:
+        raise LogFileError("--log-file: gone")
+
+
+def test_limits_are_in_force_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "qpidd")
+    before = broker_options({})
+    after = broker_options({"max-connections": "7", "memory-limit": "0.5", "log-level": "debug"})
+    loop = asyncio.new_event_loop()
+    try:
+        member, listener = _Limited(), ClientListener(before.clients, loop)
+        lost = cast("Messages", _LostLog())
+        reload = Reload(before, lambda: after, loop, Serving(member, listener), lost)
+        for first in (True, False):
+            caplog.clear()
+            reload._put_in_force(reload._read())
+            assert ("max-connections" in caplog.text) is first
+            assert ("changed: nothing" in caplog.text) is not first
+            assert "log-level info -> debug" not in caplog.text
+            assert reload.not_taken == "--log-file: gone"
+        assert member.given == [after, after]
+        assert listener.limits.limits == after.clients
+    finally:
+        loop.close()
+
+
+def test_signals_while_the_options_are_read_lead_to_one_more_reading() -> None:
+    """The file may have changed after it was read."""
+    options = broker_options({})
+    loop = asyncio.new_event_loop()
+    try:
+        reading: list[asyncio.Future[object]] = []
+
+        def run_in_executor(_executor: None, _call: object) -> asyncio.Future[object]:
+            reading.append(loop.create_future())
+            return reading[-1]
+
+        loop.run_in_executor = run_in_executor  # type: ignore[method-assign,assignment]
+        reload = Reload(options, lambda: options, loop, None, cast("Messages", _Messages()))
+        for _ in range(3):
+            reload.begin()
+        assert len(reading) == 1
+        for count in (2, 2):
+            reading[-1].set_exception(ValueError("line 1: a mistake"))
+            loop.run_until_complete(asyncio.sleep(0))
+            assert len(reading) == count
+        assert reload.not_taken == "line 1: a mistake"
+    finally:
+        loop.close()
+
+
+def test_an_arbitrator_takes_the_settings_of_its_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "qpidd")
+    after = broker_options({"max-connections": "7", "log-level": "debug"})
+    loop = asyncio.new_event_loop()
+    try:
+        messages = cast("Messages", _Messages())
+        reload = Reload(broker_options({}), lambda: after, loop, None, messages)
+        reload._put_in_force(reload._read())
+        assert "changed: log-level info -> debug" in caplog.text
+        assert "max-connections" not in caplog.text
+    finally:
+        loop.close()
+
+
+def test_new_certificates_are_used_and_faulty_rules_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Authority(tmp_path / "pki").issue("server", "localhost")
+    over_tls = {"tls-cert": str(files.certificate), "tls-key": str(files.key)}
+    before = broker_options(over_tls)
+    after = broker_options(over_tls | {"acl-file": str(tmp_path / "none")})
+    caplog.set_level("INFO", "qpidd")
+    loop = asyncio.new_event_loop()
+    try:
+        listener = ClientListener(before.clients, loop)
+        assert before.tls is not None
+        listener.begin_tls(before.tls)
+        old = listener.tls
+        messages = cast("Messages", _Messages())
+        reload = Reload(before, lambda: after, loop, Serving(_Member(), listener), messages)
+        reload._put_in_force(reload._read())
+        assert listener.tls is not old
+        assert "acl-file (none) ->" not in caplog.text
+        assert "No such file" in reload.not_taken
     finally:
         loop.close()
