@@ -26,17 +26,23 @@ LIVES_SCHEMAS["queue_history"] = LIVES_SCHEMAS["queue_moves"]
 # 9 RECOVERED (from which number on; 0: a priority queue, where what is persistent keeps its place).
 LIVES = {
     # A message enters, is next delivered, unflagged and with its content, and is next settled by
-    # the channel that has it, at a place that no other message ever had, in a queue that was not
-    # emptied: that breaks no rule, because nothing came before it and nothing comes after.
+    # the channel that has it, at a place that no other message ever had, before the queue was
+    # emptied, if it ever was: that breaks no rule, because nothing came before it and nothing comes
+    # after.
     "ordinary": """
-        SELECT queue, seq FROM moves
-        WHERE queue NOT IN (SELECT queue FROM queue_moves WHERE op <> 8)
-        GROUP BY queue, seq HAVING COUNT(*) = 3 AND BIT_OR(CASE WHEN op = 2 THEN 1
-                WHEN op = 3 AND NOT flag THEN 2 WHEN op = 4 AND cause <> 3 THEN 4 ELSE 0 END) = 7
-            AND MIN(CASE WHEN op = 2 THEN time END) < MIN(CASE WHEN op = 3 THEN time END)
-            AND MIN(CASE WHEN op = 3 THEN time END) < MIN(CASE WHEN op = 4 THEN time END)
-            AND MIN(CASE WHEN op < 4 THEN detail END) = MAX(CASE WHEN op < 4 THEN detail END)
-            AND MIN(CASE WHEN op > 2 THEN of END) = MAX(CASE WHEN op > 2 THEN of END)""",
+        SELECT queue, seq FROM (
+            SELECT queue, seq, MAX(time) AS ended FROM moves
+            GROUP BY queue, seq HAVING COUNT(*) = 3 AND BIT_OR(CASE WHEN op = 2 THEN 1
+                    WHEN op = 3 AND NOT flag THEN 2
+                    WHEN op = 4 AND cause <> 3 THEN 4 ELSE 0 END) = 7
+                AND MIN(CASE WHEN op = 2 THEN time END) < MIN(CASE WHEN op = 3 THEN time END)
+                AND MIN(CASE WHEN op = 3 THEN time END) < MIN(CASE WHEN op = 4 THEN time END)
+                AND MIN(CASE WHEN op < 4 THEN detail END) = MAX(CASE WHEN op < 4 THEN detail END)
+                AND MIN(CASE WHEN op > 2 THEN of END) = MAX(CASE WHEN op > 2 THEN of END)
+        ) AS whole LEFT JOIN (
+            SELECT queue, MIN(time) AS emptied FROM queue_moves WHERE op <> 8 GROUP BY queue
+        ) AS emptyings USING (queue)
+        WHERE emptied IS NULL OR ended < emptied""",
     # How often the queue was emptied before, how often of transient messages only, and whether it
     # was deleted.
     "dated": """
