@@ -2,14 +2,16 @@
 
     python -m tests.system.support.soak --minutes 30 [--seed N]
 
-Half of the time three members with data, then two and an arbitrator.  Real brokers, joined through
-a seeded relay (tests/system/support/tcp_relay.py), serve publishers and a consumer, which record
-histories.  Every few seconds a fault is injected for a while; then all is healed, dead members are
+Half of the time three members with data, then two and an arbitrator; with `--only` one arrangement,
+of which there are larger ones.  Real brokers, joined through a seeded relay
+(tests/system/support/tcp_relay.py), serve publishers and a consumer, which record histories.
+Every few seconds a fault is injected for a while; then all is healed, dead members are
 restarted, and all must serve together within a generous time.  In the end every confirmed message
 must have been received, and qpid-cluster-verify must find the members' logs consistent with each
 other and with the clients' histories.  Prints each step, and the verdict in the last line.
 
-Disks are filled and frozen where this process may mount file systems; else it says that it may not.
+Disks are filled, frozen, broken and mended where this process may mount file systems; else it says
+that it may not.
 
 Exit status: 0 all held; 1 something did not (the logs are kept, and the last line says where); 2
 the logs could not be judged.
@@ -39,7 +41,12 @@ from tests.system.support.tcp_relay import RelayedCluster
 from tools.cli.signals import ended_by
 from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster, command
 
-MEMBERS = {"three": 3, "two and an arbitrator": 2}
+MEMBERS = {
+    "three": 3, "two and an arbitrator": 2, "five": 5, "four and an arbitrator": 4, "seven": 7,
+}  # fmt: skip
+"""Members with data, by arrangement."""
+USUAL = ("three", "two and an arbitrator")
+"""The arrangements that one run takes in turns."""
 DISK_MIB = 512
 TOGETHER_S = 120.0
 """How long the members may take to serve together again: far longer than they need."""
@@ -48,8 +55,8 @@ ILL_S = (0.2, 5.0)
 SLOW_S = 0.05
 CONFUSED = 0.1
 """The share of frames that are repeated, or overtaken by later ones."""
-GOOD_REASONS = (Exit.LATE_DISK, Exit.FULL)
-"""Exit codes with which a member may end by itself here: for a slow or full disk."""
+GOOD_REASONS = (Exit.LATE_DISK, Exit.FULL, Exit.IO_ERROR)
+"""Exit codes with which a member may end by itself here: for a slow, full or broken disk."""
 CLIENTS = "clients"
 """The directory of clients' histories, below the logs of the cluster."""
 BURNERS = 4
@@ -68,6 +75,7 @@ class Hardship:
         self._relay = cluster.relay
         self._chance = random.Random(seed)
         self._stopped: list[BrokerProcess] = []
+        self._broken: set[int] = set()  # members whose disks became read-only
         self._ended: set[str] = set()
         """The members that we ended, by label: any other dead member has ended by itself."""
         self.befell: Counter[str] = Counter()
@@ -85,10 +93,12 @@ class Hardship:
             "rejoin": self._rejoin,
         }
         if disks:
-            self.evils["freeze"] = lambda member: disks[member].freeze()
-            self.evils["freeze all"] = lambda _: self._each_disk(SmallDisk.freeze)
-            self.evils["fill"] = lambda member: disks[member].fill()
-            self.evils["fill all"] = lambda _: self._each_disk(SmallDisk.fill)
+            everywhere = range(self._size)
+            self.evils["freeze"] = lambda member: self._to_disks(SmallDisk.freeze, [member])
+            self.evils["freeze all"] = lambda _: self._to_disks(SmallDisk.freeze, everywhere)
+            self.evils["fill"] = lambda member: self._to_disks(SmallDisk.fill, [member])
+            self.evils["fill all"] = lambda _: self._to_disks(SmallDisk.fill, everywhere)
+            self.evils["break"] = self._break
         if cluster.arbitrator is not None:
             self.evils["kill arbitrator"] = lambda _: self._kill_arbitrator()
 
@@ -110,7 +120,6 @@ class Hardship:
         self._relay.heal()
         for disk in self._disks:
             disk.thaw()
-            disk.relieve()
         for member in self._cluster.members:
             if member.label in self._ended and member.alive:
                 member.kill()  # it was killed already, but may still be ending
@@ -118,6 +127,12 @@ class Hardship:
             if member.alive:
                 member.signal(signal.SIGCONT)
         self._stopped.clear()
+        for number in self._broken:
+            self._kill(number)  # if it did not end by itself
+            self._disks[number].mend()
+        self._broken.clear()
+        for disk in self._disks:
+            disk.relieve()
         for member in self._cluster.members:
             if not member.alive and member.label not in self._ended:
                 print(f"  {member} ended by itself, exit code {member.exit_code}", flush=True)
@@ -147,7 +162,7 @@ class Hardship:
 
     def _terminate(self, member: int) -> None:
         broker = self._cluster[member]
-        ill = self._disks and (self._disks[member].frozen or not self._disks[member].free_bytes())
+        ill = self._disks and not (self._takes(member) and self._disks[member].free_bytes())
         if not broker.alive or broker in self._stopped or ill:
             return  # a stopped member cannot handle it, one without a disk cannot stop cleanly
         code = broker.terminate(TOGETHER_S)
@@ -179,9 +194,20 @@ class Hardship:
                 self._ended.discard(broker.label)
             time.sleep(self._chance.uniform(0.1, 2.0))
 
-    def _each_disk(self, befalls: Callable[[SmallDisk], None]) -> None:
-        for disk in self._disks:
-            befalls(disk)
+    def _to_disks(self, befalls: Callable[[SmallDisk], None], members: Sequence[int]) -> None:
+        for member in members:
+            if self._takes(member):
+                befalls(self._disks[member])
+
+    def _break(self, member: int) -> None:
+        """Let the disk refuse all writes, as ext4 does after an error of the device."""
+        if self._takes(member):
+            self._disks[member].become_read_only()
+            self._broken.add(member)
+
+    def _takes(self, member: int) -> bool:
+        """Whether the disk of a member answers, and can be written."""
+        return not self._disks[member].frozen and member not in self._broken
 
     def _kill_arbitrator(self) -> None:
         arbitrator = self._cluster.arbitrator
@@ -193,7 +219,9 @@ def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]
     """Run rounds for this time; return what did not hold, in sentences.  Logs are below `root`."""
     trouble: list[str] = []
     size = MEMBERS[arrangement]
-    cluster = RelayedCluster(root, size, "hardship", seed=seed, arbitrator=size == 2)
+    cluster = RelayedCluster(
+        root, size, "hardship", seed=seed, arbitrator="arbitrator" in arrangement
+    )
     places = [] if small_disks.why_not() else [one.data_dir for one in cluster.members]
     with small_disks.mounted(places, DISK_MIB) as disks, cluster:
         brokers = [one.address for one in cluster.members]
@@ -261,9 +289,10 @@ def main() -> int:
     trouble: list[str] = []
     verdict = 0
     with ended_by(signal.SIGTERM):
-        for name in [arguments.only] if arguments.only else MEMBERS:
+        names = (arguments.only,) if arguments.only else USUAL
+        for name in names:
             place = root / name.replace(" ", "-")
-            seconds = 60.0 * arguments.minutes / (1 if arguments.only else len(MEMBERS))
+            seconds = 60.0 * arguments.minutes / len(names)
             trouble += [f"{name}: {what}" for what in suffer(place, name, arguments.seed, seconds)]
             verdict = max(verdict, check(place))
     if verdict == 0 and not trouble:
