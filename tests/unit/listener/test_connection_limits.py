@@ -99,3 +99,7 @@ def test_nothing_is_kept_of_addresses_that_are_gone() -> None:
 def test_what_counts_as_one_address(host: str, source: str) -> None:
     """An IPv6 host can choose from all addresses of its network."""
     assert source_of(host) == source
+
+
+def test_a_process_with_few_open_files_still_serves_some_clients() -> None:
+    assert ConnectionLimits(ClientLimits(connections=None), open_files=100).connections_max == 16
