@@ -27,7 +27,7 @@ EXCHANGE_BINDINGS_MAX = 20_000
 DESTINATION_BINDINGS_MAX = 10_000
 """Bindings to one queue, or from other exchanges to one exchange."""
 QUEUE_CONSUMERS_MAX = 10_000
-CHANNEL_CONSUMERS_MAX = 1_000
+CHANNEL_CONSUMERS_MAX = 1_024
 CHANNEL_HELD_MAX = 4_096
 """Unsettled deliveries to the consumers of one channel; a larger prefetch, or none, means this.
 basic.get may hold as many again, and so may deliveries without acknowledgement."""
