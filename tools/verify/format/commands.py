@@ -47,7 +47,7 @@ class Command(IntEnum):
 
 
 class Outcome(IntEnum):
-    """Outcomes that the check has rules about; from 300 on they are reply codes of AMQP."""
+    """The closed list of outcomes below 300; from there on they are reply codes of AMQP."""
 
     OK = 0
     IGNORED = 1

@@ -21,6 +21,7 @@ import msgpack
 from msgspec import Meta, MsgspecError
 from msgspec.msgpack import Decoder
 
+from tools.verify.format.commands import Command, Outcome
 from tools.verify.format.moves import MOVE, expand, ops_of
 
 SUFFIX = ".qml"
@@ -281,6 +282,9 @@ BEGINNINGS = tuple(
 )
 """The first bytes of payloads: a list of so many fields, and its kind."""
 _BATCH, _CONFIRM = int(RecordKind.BATCH), int(RecordKind.CONFIRM)
+_KINDS = bytes((0, *Command))  # 0: a blob of which nothing was carried out
+_OUTCOME = struct.Struct("<H")
+_OUTCOMES = frozenset((*Outcome, *range(300, 600)))
 _CLIENT_WHATS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
 _FIXED_LIST_MAX = 0x9F  # the first byte of a list of up to 15 fields; longer ones have three
 _FIELD = re.compile(r"`\$\[(\d+)\](.*)`")
@@ -400,6 +404,12 @@ def _batch(one: Batch) -> str:
         return f"a batch of {commands} with {len(kinds)} kinds"
     if first + commands >> POSITION_BITS:
         return f"a batch up to position {first + commands}: 2^{POSITION_BITS} is beyond all logs"
+    if unknown := kinds.translate(None, _KINDS):
+        return f"a batch with a command of kind {unknown[0]}"
+    if outcomes.strip(b"\0"):
+        for (outcome,) in _OUTCOME.iter_unpack(outcomes):
+            if outcome not in _OUTCOMES:
+                return f"a batch with the outcome {outcome}"
     return ""
 
 

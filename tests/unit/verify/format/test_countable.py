@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from typing import Any, get_origin, get_type_hints
+from typing import Any, cast, get_origin, get_type_hints
 
 import msgpack
 import pytest
 
+from tools.verify.format.commands import Command, Outcome
 from tools.verify.format.moves import MOVE, Op
 from tools.verify.format.records import (
     CHECKPOINT_ROW,
@@ -142,3 +144,28 @@ def test_numbers_inside_of_fields(good: Record, bad: Record) -> None:
     assert read(good) == (7, good)
     with pytest.raises(RecordMalformed):
         read(bad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "refused"),
+    [
+        (Command.PUBLISH, 0, ""),
+        (0, 2, ""),
+        (Command.PUBLISH, Outcome.REPEATED, ""),
+        (Command.PUBLISH, 599, ""),
+        (25, 0, "a batch with a command of kind 25"),
+        (99, 0, "a batch with a command of kind 99"),
+        (Command.PUBLISH, 4, "a batch with the outcome 4"),
+        (Command.PUBLISH, 299, "a batch with the outcome 299"),
+        (Command.PUBLISH, 600, "a batch with the outcome 600"),
+    ],
+)
+def test_commands_and_outcomes_are_of_closed_lists(kind: int, outcome: int, refused: str) -> None:
+    one = cast("Batch", small(Batch))._replace(
+        commands=2, kinds=bytes((Command.TICK, kind)), outcomes=struct.pack("<HH", 0, outcome)
+    )
+    if not refused:
+        assert read(one)[1] == one
+        return
+    with pytest.raises(RecordMalformed, match=f"^{refused}$"):
+        read(one)
