@@ -107,7 +107,13 @@ class Supervisor:
     def wake(self) -> None:
         """Do what is due."""
         self._look_after_the_store()
-        self._backups.wake(self._persister.store.meta if self._is_level() else None)
+        try:
+            present = self._persister.store.meta if self._is_level() else None
+        except StoreError as error:  # a reader met it, and no commit that would tell may follow
+            code = exit_of_store(error)
+            self._controller.distrusted(f"the store failed: {error}", disk=False, code=code)
+            return
+        self._backups.wake(present)
         self._persister.hold_checkpoints = bool(self._controller.halted)
         self._scrub()
         verdict = None if self._persister.switching else self._disputed

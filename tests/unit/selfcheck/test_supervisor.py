@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
 from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor, is_damage
 from broker.waiting.pager import PageDamaged, PageLost
-from store.errors import DiskBroken, FullMidway, StoreFailed
+from store.errors import DiskBroken, FullMidway, StoreFailed, broken
 from store.lmdb_store import LmdbStore
 from tests.support.replaced_message import replace_message
 from tests.support.stores.poisoned import (
@@ -247,6 +248,19 @@ def test_a_store_that_is_not_in_its_place_is_believed_the_second_time(
     assert "it is gone; a restart would not find" in reason
     assert not disk
     assert member.core.codes[0] == Exit.IO_ERROR
+
+
+def test_a_store_whose_disk_broke_under_a_reader_ends_the_member(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """The scrubber brings the journal into LMDB; where nothing else is written, no commit fails."""
+    member = Supervised(tmp_path, loop, VOTERS, 0)
+    member.store._poison(broken("data.mdb: commit failed: Read-only file system", errno.EROFS))
+    member.beat(1)
+    (reason, disk), *_ = member.core.distrust
+    assert reason.startswith("the store failed: data.mdb: commit failed: Read-only file system")
+    assert not disk
+    assert member.core.codes == [Exit.IO_ERROR]
 
 
 def test_a_split_vote_is_re_executed_once_its_position_is_durable(

@@ -69,8 +69,9 @@ def test_groups_and_quorum_of_library_programs(tmp_path: Path) -> None:
             ) as b:
                 await a.until(lambda: len(a.members) == 2)
                 await (await b.join("locks")).mcast(b"")
-                await b.join("orders")
+                orders = await b.join("orders")
                 await a.join("orders")
+                await b.until(lambda: len(orders.members) == 2)
                 done = await tool(cpgtool, place)
                 lines = done.out.splitlines()
                 assert lines[0] == f"Cluster shop, ring {a.ring} of a b"
