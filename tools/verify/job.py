@@ -75,7 +75,9 @@ def _verify_segments(
     with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
         read = list(mark_dropped(_collect_control_rows(scan), dropped))
         if overtaken := overtaken_in(read):
-            silent = {row.file for row in read if (row.member, row.incarnation) in overtaken}
+            silent = {
+                row.file for row in read if views_and_segments.incarnation_in(row) in overtaken
+            }
             left = [one for one in files if str(one) not in silent]
             report = _verify_segments(spark, left, dropped, options)
             report.notes += overtaken.values()

@@ -18,6 +18,7 @@ from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
     incarnation_in,
+    is_fresh,
     records_by_incarnation,
     split_by_majority,
 )
@@ -84,9 +85,8 @@ def _votes_by_place(
         for row in records:
             if row.kind == RecordKind.ACTIVE:
                 epoch, primary = row.epoch or 0, primaries.get(row.epoch or 0)
-                late = "{}/{}+".format(*key) in (row.names or [])
                 based = primary is not None and row.position == primary.base
-                whole = based and not late and key not in broken
+                whole = based and not is_fresh(row) and key not in broken
             elif row.kind in (RecordKind.INACTIVE, RecordKind.START):
                 epoch = 0
             elif row.kind == RecordKind.SNAPSHOT:

@@ -18,6 +18,7 @@ from tools.verify.checks.views_and_segments import (
     PrimaryView,
     incarnation_in,
     incarnation_of,
+    is_fresh,
     records_by_incarnation,
     runs_of,
     segments_of,
@@ -160,10 +161,10 @@ def check_starts(rows: list[Row]) -> Iterator[Finding | str]:
         for name in row.names or ()
     }  # fmt: skip
     for (member, incarnation), records in records_by_incarnation(rows):
-        stopped_in, stopped_at = stops.get(member, (-1, -1))
+        stopped, stopped_at = stops.get(member, (-1, -1))
         first = records[0]
         if first.kind == RecordKind.START and 0 <= stopped_at < (first.position or 0):
-            lost = [n for name, n in met if name == member and stopped_in < n < incarnation]
+            lost = [n for name, n in met if name == member and stopped < n < incarnation]
             if lost:
                 yield (
                     f"{member} (incarnation {incarnation}): begins with a state at position "
@@ -172,7 +173,7 @@ def check_starts(rows: list[Row]) -> Iterator[Finding | str]:
                 )
                 continue
             what = (
-                f"begins with this state, but its incarnation {stopped_in} stopped in order at "
+                f"begins with this state, but its incarnation {stopped} stopped in order at "
                 f"position {stopped_at}: where the state is from, no log tells"
             )
             yield Finding("G14", member, incarnation, first.position or 0, what)
@@ -196,12 +197,11 @@ def check_unfounded_states(
     for row in rows:
         if row.kind == SEGMENT:
             had[row.member].append((row.incarnation, row.position or 0))
+    reached = [row.position or 0 for row in rows if row.kind == RecordKind.START]
     for row, run in runs_of(rows):
         had[row.member].append((row.incarnation, run.last))
-    # By any log, without received states.
-    reached = max((run.last for _, run in runs_of(rows)), default=0)
-    starts = (row.position or 0 for row in rows if row.kind == RecordKind.START)
-    yield from _check_received(rows, max(reached, *starts, 0))
+        reached.append(run.last)
+    yield from _check_received(rows, max(reached, default=0))
     for (member, incarnation), (first, *_) in records_by_incarnation(rows):
         if first.kind != RecordKind.START or not first.position:
             continue
@@ -231,7 +231,8 @@ def check_unfounded_states(
 
 
 def _check_received(rows: list[Row], reached: int) -> Iterator[Finding | str]:
-    """Yield received states beyond what any log reached; as text where a log may lack its end."""
+    """Yield received states beyond what any log `reached` by itself; as text where a log may lack
+    its end."""
     ended = all_ended(rows)
     for key, snapshots in records_by_incarnation(rows, RecordKind.SNAPSHOT):
         for row in snapshots:
@@ -294,8 +295,8 @@ def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterato
         actives = [row for row in records if row.kind == RecordKind.ACTIVE]
         jumps = [row for row in records if row.kind == RecordKind.SNAPSHOT]
         for before, after, later in zip(actives, actives[1:], [*actives[2:], None], strict=False):
-            if "{}/{}+".format(*key) in (after.names or ()):
-                continue  # it is to receive a state, and may crash before
+            if is_fresh(after):
+                continue  # it may crash before it receives the state
             until = later.lsn if later is not None else records[-1].lsn + 1
             given = [j.position or 0 for j in jumps if before.lsn < j.lsn < until]
             sums = reached[key].get(before.epoch or 0)

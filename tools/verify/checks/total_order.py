@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tools.verify.checks.views_and_segments import split_by_majority
+from tools.verify.checks.views_and_segments import incarnation_in, split_by_majority
 from tools.verify.findings import Finding
 from tools.verify.format.commands import Command
 from tools.verify.format.records import RecordKind
@@ -179,7 +179,7 @@ def check_names(scan: Kept) -> list[Finding]:
 
 def _outside_primary(row: Row) -> Finding:
     what = f"{_commands(row)} applied outside of the primary, and by no member in it"
-    return Finding("G7", row.member, row.incarnation, row.position or 0, what)
+    return Finding("G7", *incarnation_in(row), row.position or 0, what)
 
 
 def _minority(rows: list[Row], name: str, count: int) -> Iterator[Finding]:
@@ -200,13 +200,13 @@ def _minority(rows: list[Row], name: str, count: int) -> Iterator[Finding]:
         if row.kind != RecordKind.BATCH:
             proof = "G10" if row.kind == RecordKind.VOTE else "G14"
             what = f"{_ANCHOR_NAMES[row.kind]} has another {name} than what was applied"
-            yield Finding(proof, row.member, row.incarnation, row.last or 0, what)
+            yield Finding(proof, *incarnation_in(row), row.last or 0, what)
         else:
             after, what = _described(name, row, reference)
             where = (row.last if name == "root" else row.position) or 0
             what = f"{what} than {others}, epoch {row.epoch}{more}"
             promise = _COMPARED[name].promise
-            yield Finding(promise, row.member, row.incarnation, where + after, what)
+            yield Finding(promise, *incarnation_in(row), where + after, what)
 
 
 def _described(name: str, row: Row, other: Row) -> tuple[int, str]:

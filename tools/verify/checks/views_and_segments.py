@@ -297,6 +297,11 @@ def incarnation_in(row: Row) -> IncarnationId:
     return row.member, row.incarnation
 
 
+def is_fresh(active: Row) -> bool:
+    """Whether a member was to receive a state in the primary that it records here."""
+    return "{}/{}+".format(*incarnation_in(active)) in (active.names or ())
+
+
 def stopped_in(rows: Iterable[Row]) -> set[IncarnationId]:
     """Return the incarnations that stopped in order."""
     return {incarnation_in(row) for row in rows if row.kind == RecordKind.STOP}

@@ -15,6 +15,7 @@ from tools.verify.checks.views_and_segments import (
     PrimaryView,
     incarnation_of,
     segments_of,
+    stopped_in,
 )
 from tools.verify.clients.check import ClientReport, check_clients
 from tools.verify.clients.evidence import EvidenceFile, HistoryExtent, read_evidence
@@ -192,7 +193,7 @@ def unsure_confirms(
     by_incarnation = segments_of(rows)
     if not by_incarnation.keys() >= _logging(primaries):
         return None
-    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
+    stopped = stopped_in(rows)
     ended: dict[IncarnationId, int] = {}  # the last confirm
     epochs = set(primaries)
     for incarnation, of in by_incarnation.items():
@@ -224,7 +225,7 @@ def _lost_ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
     Messages that are safe in a view are applied and sent to consumers before they are durable, and
     the end of a log is lost with the power.
     """
-    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
+    stopped = stopped_in(rows)
     known = sorted(primaries)
     return any(
         primaries[after].cold

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.views_and_segments import PrimaryView, covers
+from tools.verify.checks.views_and_segments import PrimaryView, covers, runs_of
 from tools.verify.contract import arrivals, causes, explanation, lives, order, reasons, replay
 from tools.verify.contract.rules import Breach, broken, first_of_each
 from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices, read_segment
@@ -166,7 +166,7 @@ def explain(
 def limits(found: ContractResult, settled: Iterable[Row] = ()) -> Iterator[str]:
     """Yield, for people, the parts of the contract that could not be checked; `settled`: rows of
     segments checked before."""
-    runs = [run for row in settled if row.kind == SEGMENT for run in ends_of(row).runs]
+    runs = [run for _, run in runs_of(settled)]
     unknown = [gap for gap in found.gaps if not covers(runs, *gap)]
     for gap in unknown[:_GAPS_TOLD]:
         yield (
