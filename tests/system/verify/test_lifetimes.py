@@ -11,7 +11,7 @@ from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Batch, Decided, Snapshot, ViewSeen
 from tests.system.verify.corruption.corrupt_logs import at, flipped, position_before
 from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
-from tests.system.verify.support.make_logs import LogMaker, root_of
+from tests.system.verify.support.make_logs import LogMaker, of_three, root_of
 from tools.verify.findings import Finding
 from tools.verify.input.rows import SEGMENT
 
@@ -29,12 +29,7 @@ def given_a_state_on_the_way(given: bool, half_given: bool = False) -> LogMaker:
     The oracle's seed 215: the state that c received ends before the base of the primary that it
     then enters, because more of the missed primary's items were decided on the way into that one.
     """
-    maker = LogMaker()
-    for incarnation in (A, B, C):
-        maker.start(incarnation)
-    maker.view(1, A, B, C)
-    maker.activate(A, B, C)
-    maker.traffic(2, A, B, C)
+    maker = of_three(2)
     maker.leave(C)
     half = maker.item("a", bytes([PUBLISH]), A, B)  # c never applies it
     maker.item("a", bytes([PUBLISH]), A, B)  # nor this one

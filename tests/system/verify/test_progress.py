@@ -25,7 +25,7 @@ from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.corruption.corrupt_logs import WITHIN_INCARNATIONS, Corruption
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.live_logs import LiveWriters
-from tests.system.verify.support.make_logs import LogMaker, good_history, root_of
+from tests.system.verify.support.make_logs import LogMaker, good_history, of_three, root_of
 from tools.verify.checks.views_and_segments import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.files import identity_of
@@ -110,12 +110,7 @@ def test_any_pace_gives_the_same_rows_and_no_finding(tmp_path: Path, seed: int) 
 
 def test_voters_may_change_while_they_are_followed(tmp_path: Path) -> None:
     """The command that changed them is read long after the beginning of its log."""
-    maker = LogMaker()
-    for incarnation in (A, B, C):
-        maker.start(incarnation)
-    maker.view(1, A, B, C)
-    maker.activate(A, B, C)
-    maker.traffic(3, A, B, C)
+    maker = of_three(3)
     maker.item("a", bytes([VOTERS]), A, B, C)
     maker.leave(A, B, C)
     maker.view(2, A, B, C)

@@ -23,6 +23,7 @@ from broker.amqp.handshake import CAPABILITIES
 from broker.machine.requests.properties import headers_of
 from broker.memberlog.client_history import ClusterName
 from tests.support.toy_broker import Stored, ToyCluster
+from tests.system.support.clusters import wait_until
 from tools.cli.options import run_command
 from tools.cli.progress import Progress
 from tools.client import failover
@@ -128,10 +129,7 @@ def test_a_queue_that_goes_away_under_a_publisher_is_reported() -> None:
         assert process.stdin is not None
         process.stdin.write(b"one\n")
         process.stdin.flush()
-        deadline = time.monotonic() + 60
-        while not toy.queues.get("q"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: bool(toy.queues.get("q")), 60, "the first line")
         toy.do(toy.queues.clear)
         out, err = process.communicate(b"two\n", timeout=100)
         assert process.returncode == 1
@@ -311,10 +309,7 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=100)
         assert process.returncode == 130
-        deadline = time.monotonic() + 30
-        while toy.links:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: not toy.links, 30, "the ends of the connections")
         assert not toy.queues["q"], "no message came back"
 
 
@@ -388,10 +383,7 @@ def test_a_drain_stopped_between_write_and_ack_acks_before_it_ends() -> None:
         )
         with pytest.raises(KeyboardInterrupt):
             job.run()
-        deadline = time.monotonic() + 100
-        while toy.links:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: not toy.links, 100, "the ends of the connections")
         written = output.getvalue().splitlines()
         assert written
         assert len(toy.queues["q"]) == 50 - len(written)
@@ -431,10 +423,7 @@ def test_a_slow_writer_does_not_stop_the_heartbeats() -> None:
         assert process.stdin is not None
         process.stdin.write(b"first\nsec")
         process.stdin.flush()
-        deadline = time.monotonic() + 60
-        while not toy.queues.get("q"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: bool(toy.queues.get("q")), 60, "the first line")
         assert bodies(toy) == [b"first"], "a whole line leaves at once, half a line waits"
         process.communicate(b"ond\n", timeout=100)
         assert process.returncode == 0

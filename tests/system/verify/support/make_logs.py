@@ -163,6 +163,18 @@ def root_of(history: History) -> int:
     return int.from_bytes(blake2b(history.chain, digest_size=8).digest(), "little")
 
 
+def of_three(rounds: int = 0) -> LogMaker:
+    """A primary of a, b and c in their first view, with so many rounds of traffic."""
+    members = [("a", 1), ("b", 1), ("c", 1)]
+    maker = LogMaker()
+    for incarnation in members:
+        maker.start(incarnation)
+    maker.view(1, *members)
+    maker.activate(*members)
+    maker.traffic(rounds, *members)
+    return maker
+
+
 def good_history(rounds: int = 6) -> LogMaker:
     """Start, run, lose c, continue without it, take it back by a snapshot, stop.
 
@@ -170,12 +182,7 @@ def good_history(rounds: int = 6) -> LogMaker:
     applied on the way into the next primary view.
     """
     a, b, c, c2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
-    maker = LogMaker()
-    for incarnation in (a, b, c):
-        maker.start(incarnation)
-    maker.view(1, a, b, c)
-    maker.activate(a, b, c)
-    maker.traffic(rounds, a, b, c)
+    maker = of_three(rounds)
     maker.vote(a, b, c)
     held_by_c = maker.history
     maker.traffic(1, a, b)  # c crashes: its log ends here

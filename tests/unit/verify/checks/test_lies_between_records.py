@@ -39,7 +39,7 @@ from tests.system.verify.corruption.further_lies import (
     replace_in,
 )
 from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
-from tests.system.verify.support.make_logs import LogMaker, good_history, root_of
+from tests.system.verify.support.make_logs import LogMaker, good_history, of_three, root_of
 from tests.system.verify.support.make_moves import MoveMaker
 from tests.system.verify.support.recorded_history import plain_history
 from tools.verify.format.records import RecordKind
@@ -54,21 +54,10 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 
-def of_three(rounds: int = 3) -> LogMaker:
-    """A primary of all members that applied and confirmed something."""
-    maker = LogMaker()
-    for incarnation in (A, B, C):
-        maker.start(incarnation)
-    maker.view(1, A, B, C)
-    maker.activate(A, B, C)
-    maker.traffic(rounds, A, B, C)
-    return maker
-
-
 def caught_up(decided_by: int = 2) -> LogMaker:
     """c, restarted, applies the first items of epoch 2 from the log of another member, before its
     ACTIVE."""
-    maker = of_three()
+    maker = of_three(3)
     held = maker.history
     maker.leave(A, B)
     maker.start(C2, held)
@@ -106,7 +95,7 @@ def confirmed_twice_by_later_segments(maker: LogMaker) -> Named:
 
 def confirmed_for_the_life_before(maker: LogMaker) -> Named:
     """c, restarted, applies what its clients of before its crash published, and confirms it."""
-    made = of_three()
+    made = of_three(3)
     held_by_c = made.history
     late = made.item("c", bytes([PUBLISH]), A, B)
     made.leave(A, B)
@@ -125,7 +114,7 @@ def confirmed_for_the_life_before(maker: LogMaker) -> Named:
 
 def confirmed_for_the_state_before(maker: LogMaker) -> Named:
     """What c alone had applied is replaced with its state, and c confirms it then."""
-    made = of_three()
+    made = of_three(3)
     held = made.history
     lost = made.item("c", bytes([PUBLISH]), C)
     made.history = held
@@ -148,7 +137,7 @@ def confirmed_for_the_state_before(maker: LogMaker) -> Named:
 
 def confirmed_by_the_vote_of_one_that_had_stopped(maker: LogMaker) -> Named:
     """b crashes, c stops in order, and a counts c in its primary."""
-    made = of_three()
+    made = of_three(3)
     where = made.history.position
     made.stop(C)
     made.leave(A)
@@ -234,7 +223,7 @@ def base_that_nobody_names(maker: LogMaker) -> Named:
 
 
 def primary_twice_in_one_view(maker: LogMaker) -> Named:
-    made = of_three()
+    made = of_three(3)
     where = made.history.position
     made.activate(A, B, C)
     made.stop(A, B, C)
@@ -277,7 +266,7 @@ def stops_with_less_than_it_applied(maker: LogMaker) -> Named:
 
 def stops_in_a_history_that_was_set_aside(maker: LogMaker) -> Named:
     """c received another state since, and says at its end that it has the former one."""
-    made = of_three()
+    made = of_three(3)
     held = made.history
     made.item("c", bytes([PUBLISH]), C)
     lost = made.history
@@ -416,7 +405,7 @@ def older_state(maker: LogMaker) -> int:
 
 @pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
 def test_a_disk_may_fall_with_a_received_state(tmp_path: Path, segment_bytes: int) -> None:
-    maker = of_three()
+    maker = of_three(3)
     older_state(maker)
     maker.write(tmp_path, segment_bytes)
     assert verify(None, [tmp_path]).findings == []
@@ -424,7 +413,7 @@ def test_a_disk_may_fall_with_a_received_state(tmp_path: Path, segment_bytes: in
 
 def test_a_disk_holds_the_received_state(tmp_path: Path) -> None:
     """G9: and the recovered one. A later DURABLE says no less."""
-    maker = of_three()
+    maker = of_three(3)
     where = older_state(maker)
     maker.logs[C2][maker.logs[C2].index(Durable(where))] = Durable(where - 1)
     maker.write(tmp_path)
@@ -433,7 +422,7 @@ def test_a_disk_holds_the_received_state(tmp_path: Path) -> None:
 
 
 def test_a_hole_may_hide_the_state_with_which_a_disk_fell(tmp_path: Path) -> None:
-    maker = of_three()
+    maker = of_three(3)
     older_state(maker)
     maker.write(tmp_path)
     (path,) = (tmp_path / "c").glob("c.2.*")
@@ -458,7 +447,7 @@ def test_a_state_of_a_history_set_aside_is_not_taken_for_that_of_the_log(tmp_pat
 def test_a_later_start_tells_what_a_crash_left_on_disk(tmp_path: Path) -> None:
     """G9: b crashed before its log had the DURABLE that it had reported, and c before it had
     applied the message."""
-    maker = of_three()
+    maker = of_three(3)
     sent = maker.item("a", bytes([PUBLISH]), A, B)
     where = sent.first_position
     maker.logs[A] += [Durable(where), ConfirmRecord(1, where, (where,))]
@@ -483,7 +472,7 @@ def test_a_member_catches_up_within_its_primary(tmp_path: Path, segment_bytes: i
 
 @pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
 def test_a_hole_may_hide_which_primary_a_member_was_in(tmp_path: Path, segment_bytes: int) -> None:
-    of_three().write(tmp_path, segment_bytes)
+    of_three(3).write(tmp_path, segment_bytes)
     for path in (tmp_path / "c").iterdir():
         data = bytearray(path.read_bytes())
         for entry in list(read_segment(bytes(data), "c")):
@@ -494,7 +483,7 @@ def test_a_hole_may_hide_which_primary_a_member_was_in(tmp_path: Path, segment_b
 
 
 def test_two_items_of_one_message_have_one_place(tmp_path: Path) -> None:
-    maker = of_three()
+    maker = of_three(3)
     maker.seq -= 1
     maker.item("a", bytes([PUBLISH]), A, B, C)
     maker.stop(A, B, C)

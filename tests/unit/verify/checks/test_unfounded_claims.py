@@ -22,7 +22,7 @@ from broker.memberlog.records import (
     ViewSeen,
 )
 from tests.system.verify.support.checks_without_spark import rows_in
-from tests.system.verify.support.make_logs import LogMaker, good_history
+from tests.system.verify.support.make_logs import LogMaker, good_history, of_three
 from tests.system.verify.support.make_moves import MoveMaker
 from tests.system.verify.support.recorded_history import plain_history
 from tools.verify.checks.control_checks import check_control_rows
@@ -73,11 +73,7 @@ class TestVoters:
 
     @pytest.mark.parametrize("refuse", [0, 1])
     def test_an_executed_command_explains_other_voters(self, tmp_path: Path, refuse: int) -> None:
-        maker = LogMaker()
-        for incarnation in (A, B, C):
-            maker.start(incarnation)
-        maker.view(1, A, B, C)
-        maker.activate(A, B, C)
+        maker = of_three()
         maker.item("a", bytes([VOTERS, PUBLISH]), A, B, C, refuse=refuse)
         maker.leave(A, B, C)
         maker.view(2, A, B, C)
@@ -92,11 +88,7 @@ class TestVoters:
         """It counts by the old voters, although the command is not behind its base (seed 660395).
         If one of its members had applied the command before, it should have counted by the new
         ones."""
-        maker = LogMaker()
-        for incarnation in (A, B, C):
-            maker.start(incarnation)
-        maker.view(1, A, B, C)
-        maker.activate(A, B, C)
+        maker = of_three()
         maker.item("a", bytes([VOTERS]), A, B, C)
         early = maker.item("a", bytes([VOTERS, PUBLISH]), A) if applied_by_a else None
         maker.leave(A, B, C)
@@ -189,23 +181,12 @@ def test_after_a_crash_the_log_may_be_behind_the_store(tmp_path: Path) -> None:
     assert named(rows_of(maker, tmp_path)) == []
 
 
-def all_three() -> LogMaker:
-    """A primary of all members that applied something."""
-    maker = LogMaker()
-    for incarnation in (A, B, C):
-        maker.start(incarnation)
-    maker.view(1, A, B, C)
-    maker.activate(A, B, C)
-    maker.traffic(2, A, B, C)
-    return maker
-
-
 @pytest.mark.parametrize("kind", [c.REEXECUTED, PUBLISH])
 def test_reexecution_while_replies_are_stopped_is_no_finding(tmp_path: Path, kind: int) -> None:
     """A vote was undecided: all members stop replying, then order and apply what each found by
     executing its store again (G10). The check called that "applied outside of the primary, and by
     no member in it" (G7)."""
-    maker = all_three()
+    maker = of_three(2)
     for incarnation in (A, B, C):
         maker.logs[incarnation].append(Inactive("no majority of the voters agrees"))
     maker.item("a", bytes([kind]), A, B, C)
@@ -229,7 +210,7 @@ def test_a_crash_may_lose_a_state_received_from_a_member_of_the_view(
     tmp_path: Path, meets: bool
 ) -> None:
     """Seed 8740015 of the broker stack: the state was in the store, and not yet in the log."""
-    maker = all_three()
+    maker = of_three(2)
     held_by_c = maker.history
     go_on_without_c(maker)
     maker.start(C2, held_by_c)
@@ -246,7 +227,7 @@ def test_a_crash_may_leave_more_of_an_epoch_than_a_later_one_began_with(
     tmp_path: Path, later: bool
 ) -> None:
     """Seed 8770041 of the broker stack: the log of c ends earlier, and the others had less."""
-    maker = all_three()
+    maker = of_three(2)
     held_by_all = maker.history
     maker.item("c", bytes([c.PUBLISH]))
     held_by_c = maker.history
@@ -263,7 +244,7 @@ def test_a_crash_may_leave_more_of_an_epoch_than_a_later_one_began_with(
 def test_a_crash_may_leave_an_epoch_that_is_in_no_log(tmp_path: Path, newer: bool) -> None:
     """Seed 8900809 of the broker stack: a and c began epoch 2, which only c had on its disk; a and
     b formed a later one without c."""
-    maker = all_three()
+    maker = of_three(2)
     held_by_all = maker.history
     maker.item("c", bytes([c.PUBLISH]))
     held_by_c = maker.history

@@ -15,7 +15,7 @@ pytest.importorskip("numpy")
 
 from broker.memberlog.records import Active, Inactive, Snapshot, ViewSeen
 from tests.system.verify.support.checks_without_spark import rows_in
-from tests.system.verify.support.make_logs import LogMaker, good_history, root_of
+from tests.system.verify.support.make_logs import LogMaker, good_history, of_three, root_of
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.checks.lifetimes import BEYOND_ALL, first_positions
 from tools.verify.findings import Finding
@@ -57,16 +57,6 @@ def test_the_minority_about_a_primary_is_named(
     found = [one for one in findings_of(maker, tmp_path, monkeypatch) if one.property == "G7"]
     assert {one.member for one in found} == {incarnation[0]}
     assert "a second primary in epoch 1" in found[0].what
-
-
-def of_three() -> LogMaker:
-    """Three members in their first view, of which they made a primary."""
-    maker = LogMaker()
-    for incarnation in (A, B, C):
-        maker.start(incarnation)
-    maker.view(1, A, B, C)
-    maker.activate(A, B, C)
-    return maker
 
 
 def test_logs_that_differ_about_who_came_along_are_named(
