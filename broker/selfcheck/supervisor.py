@@ -107,8 +107,10 @@ class Supervisor:
     def wake(self) -> None:
         """Do what is due."""
         self._look_after_the_store()
+        # Level, it may still be putting a received store in the place of one that is closed.
+        store = self._persister.for_others if self._is_level() else None
         try:
-            present = self._persister.store.meta if self._is_level() else None
+            present = None if store is None else store.meta
         except StoreError as error:  # a reader met it, and no commit that would tell may follow
             code = exit_of_store(error)
             self._controller.distrusted(f"the store failed: {error}", disk=False, code=code)
@@ -159,8 +161,11 @@ class Supervisor:
         self._files.do(look)
 
     def _looked(self, store: LmdbStore, reason: str) -> None:
-        """Believe it if the same store is misplaced twice, because a transfer replaces one."""
+        """Believe it if the same store is misplaced twice, because a transfer replaces one, and not
+        while that takes its time."""
         self._looks_at = self._loop.time() + LOOK_PERIOD_S
+        if self._persister.switching:
+            reason = ""
         if reason and store is self._persister.store and store is self._misplaced:
             self._controller.distrusted(
                 f"the store of this member is gone: {reason}; a restart would not find what it "

@@ -74,6 +74,10 @@ class FakePersister:
         self.hold_checkpoints = self.switching = False
         self.requests = 0
 
+    @property
+    def for_others(self) -> LmdbStore | None:
+        return None if self.switching else self.store
+
     def request_checkpoint(self) -> None:
         self.requests += 1
 
@@ -261,6 +265,22 @@ def test_a_store_whose_disk_broke_under_a_reader_ends_the_member(
     assert reason.startswith("the store failed: data.mdb: commit failed: Read-only file system")
     assert not disk
     assert member.core.codes == [Exit.IO_ERROR]
+
+
+def test_a_store_that_is_being_replaced_is_not_blamed(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed, and no longer at its place; the member is level and serves meanwhile."""
+    monkeypatch.setattr("broker.selfcheck.supervisor.LOOK_PERIOD_S", 0.0)
+    member = Supervised(tmp_path, loop, VOTERS, 0)
+    member.persister.switching = True
+    member.store.close()
+    member.store.path.rename(tmp_path / "aside")
+    member.beat(20)
+    assert not member.core.distrust
+    member.persister.switching = False
+    member.beat(1)
+    assert "the store is closed" in member.core.distrust[0][0]
 
 
 def test_a_split_vote_is_re_executed_once_its_position_is_durable(
