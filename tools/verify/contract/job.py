@@ -45,7 +45,7 @@ BY_MESSAGE = {
     **order.ORDER_OF_STRETCHES,
     "breaches": first_of_each(f"""
         {broken(lives.RULES, since=lives.SINCE)}
-        UNION ALL {broken(order.RULES_OF_STRETCHES)}"""),
+        UNION ALL {broken(order.RULES_OF_STRETCHES, more=order.MORE_OF_STRETCHES)}"""),
 }
 TOGETHER = {
     **lives.COLD_STARTS,
@@ -145,7 +145,7 @@ def check_contract(
     found.gaps = gaps(found.stretches)
     tasks = tasks_for(rows, found.stretches, everywhere=everywhere)
     if tasks:
-        read = partial(read_segment, gaps=[gap.first for gap in found.gaps], slices=slices)
+        read = partial(read_segment, gaps=[gap.last for gap in found.gaps], slices=slices)
         found.add(exchange_of_contract(bins_for(tasks)).run(spark, tasks, read))
         found.segments = len(tasks)
     return found

@@ -54,6 +54,7 @@ _NOT_TAKEN = tuple(
 )
 _POSITION_MAX = (1 << 63 - ORDINAL_BITS) - 1  # a forged one may be beyond; a time has no more bits
 _SUBMISSIONS = "run bigint, position bigint, session bigint, origin string, blob bigint"
+_STRETCHES = "run bigint, begins bigint, ends bigint, whole_from bigint"
 
 SCHEMAS = {
     **LIVES_SCHEMAS, "breaches": BREACHES, "high_waters": order.HIGH_WATERS,
@@ -122,7 +123,7 @@ class SegmentTask(NamedTuple):
 
 
 def read_segment(task: SegmentTask, gaps: Sequence[int], slices: Slices) -> Iterator[Tables]:
-    """Yield the tables of a segment; `gaps` are the first positions of the history's holes."""
+    """Yield the tables of a segment; `gaps` are the last positions of the history's holes."""
     following = records_in(task.following) if task.following else ()
     records = records_of(task)
     return check_segment(records, following, task.ranges, gaps, slices)
@@ -150,8 +151,9 @@ def check_segment(
         yield answer(statements, part.tables, [name for name in statements if name in SCHEMAS])
     for record in chain(parts.behind, _join_checkpoints(_queue_figures_after(following))):
         replay.take(record)
-    given = {"submissions": table_of(parts.submissions, _SUBMISSIONS)}
-    yield answer(_OF_SUBMISSIONS, given, ["breaches", "counts"])
+    given = {"submissions": table_of(parts.submissions, _SUBMISSIONS),
+             "stretches": table_of(sorted(parts.stretches), _STRETCHES)}  # fmt: skip
+    yield answer(_OF_SUBMISSIONS, given, ["breaches", "high_waters", "counts"])
     counts = [("within", parts.within), ("replayed", replay.moves),
               ("checkpoints", replay.checkpoints), ("compared", replay.compared)]  # fmt: skip
     yield {"breaches": table_of(replay.breaches, BREACHES),
@@ -221,6 +223,7 @@ class SegmentParts:
         self, ranges: Iterable[FileRange], gaps: Sequence[int] = (), slices: Slices = ALL_TIME
     ) -> None:
         self.submissions: list[tuple[int, int, int, str, int]] = []
+        self.stretches: set[tuple[int, int, int, int]] = set()
         self.names: dict[int, str] = {}  # of queues, by number
         self.within = 0  # moves of messages that the history takes from here
         self.behind: list[Record] = []  # what is of no part: behind the last batch
@@ -228,6 +231,7 @@ class SegmentParts:
         self._cursor = RangeCursor(ranges)
         self._gaps = np.array(gaps, np.int64)
         self._slices = slices
+        self._run = -1
 
     def of(self, records: Iterable[Record]) -> Iterator[Part]:
         """Yield the parts of these records, taken in order."""
@@ -266,6 +270,10 @@ class SegmentParts:
         if batch.session and batch.outcomes[:2] not in _NOT_TAKEN:
             blob = batch.first_position, batch.session, batch.origin, batch.blob_no
             self.submissions.append((run, *blob))
+            for first, last in self._cursor.ranges if run != self._run else ():
+                holes = self._gaps[self._gaps < first]
+                self.stretches.add((run, first, last, 1 + int(holes.max(initial=0))))
+            self._run = run
 
     def _part(self, taken: list[Record], batches: list[Batch]) -> Part:
         firsts = [one.first_position for one in batches]

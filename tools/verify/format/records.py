@@ -285,6 +285,11 @@ _BATCH, _CONFIRM = int(RecordKind.BATCH), int(RecordKind.CONFIRM)
 _KINDS = bytes((0, *Command))  # 0: a blob of which nothing was carried out
 _OUTCOME = struct.Struct("<H")
 _OUTCOMES = frozenset((*Outcome, *range(300, 600)))
+_ONLY_OF = {
+    Outcome.MALFORMED: 0, Outcome.OUT_OF_SEQUENCE: 0,
+    Outcome.UNROUTABLE: Command.PUBLISH, Outcome.REPEATED: Command.PUBLISH,
+}  # fmt: skip
+"""The only kind of command that has an outcome; 0 has no others."""
 _CLIENT_WHATS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
 _FIXED_LIST_MAX = 0x9F  # the first byte of a list of up to 15 fields; longer ones have three
 _FIELD = re.compile(r"`\$\[(\d+)\](.*)`")
@@ -406,10 +411,12 @@ def _batch(one: Batch) -> str:
         return f"a batch up to position {first + commands}: 2^{POSITION_BITS} is beyond all logs"
     if unknown := kinds.translate(None, _KINDS):
         return f"a batch with a command of kind {unknown[0]}"
-    if outcomes.strip(b"\0"):
-        for (outcome,) in _OUTCOME.iter_unpack(outcomes):
+    if outcomes.strip(b"\0") or 0 in kinds:
+        for kind, (outcome,) in zip(kinds, _OUTCOME.iter_unpack(outcomes), strict=True):
             if outcome not in _OUTCOMES:
                 return f"a batch with the outcome {outcome}"
+            if _ONLY_OF.get(outcome, kind or None) != kind:
+                return f"a batch with the outcome {outcome} of a command of kind {kind}"
     return ""
 
 

@@ -455,6 +455,21 @@ BROKEN_BY_LIES = {
     *RULES, "other copy", "other number", "commit order", "two channels", "taken twice", "rank",
 }  # fmt: skip
 """Rules that no other test breaks, but for broken brokers."""
+
+
+def session_without_its_first_submission(maker: MoveMaker) -> Named:
+    """What the last member's session submitted first is applied nowhere, and missed by nobody."""
+    log = maker.logs[INCARNATIONS[0]]
+    first = max((r for r in log if isinstance(r, Batch)), key=lambda r: (r.session, -r.blob_no))
+    for records in maker.logs.values():
+        records[:] = [
+            r._replace(blob_no=r.blob_no + 1)
+            if isinstance(r, Batch) and r.session == first.session else r
+            for r in records
+        ]  # fmt: skip
+    return "G5", first.first_position
+
+
 IN_QUEUES: tuple[QueueLie, ...] = (
     dead_letter_of_another_body, two_dead_letters_change_bodies, repeated_number_of_another_body,
     repeat_names_another_message, due_with_another_body, dead_letter_of_the_living,
@@ -470,7 +485,7 @@ IN_QUEUES: tuple[QueueLie, ...] = (
     purged_by_a_passive_look, deletes_the_queue_beside, delete_that_deletes_nothing,
     get_takes_from_what_another_holds, flagged_by_a_wish,
     persistent_one_is_dead_lettered_as_transient, delayed_one_is_published_as_transient,
-    dead_letter_overtakes,
+    dead_letter_overtakes, session_without_its_first_submission,
 )  # fmt: skip
 
 

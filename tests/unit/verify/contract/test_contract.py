@@ -508,7 +508,7 @@ def test_missing_positions_give_no_finding() -> None:
     cut = next(r.first_position for r in records[half:] if isinstance(r, Batch))
     unaware = check_records([records], cut)
     assert unaware.breaches  # when the gap is not known
-    assert check_records([records], cut, gaps=[1]).breaches == []
+    assert check_records([records], cut, gaps=[cut - 1]).breaches == []
 
 
 def test_segments_of_an_incarnation_are_joined() -> None:
@@ -532,6 +532,16 @@ def test_segments_of_an_incarnation_are_joined() -> None:
     lost[at] = last._replace(moves=b"")
     found = contract_breaches([parts[0], lost, parts[2]])
     assert "wrong state" in {one.rule for one in found}
+    # A session goes on in the next segment with the next number but one.
+    skipped = [
+        r._replace(blob_no=r.blob_no + 1) if isinstance(r, Batch) and r.session else r
+        for r in parts[1]
+    ]
+    found = contract_breaches([parts[0], skipped])
+    assert {one.rule for one in found} == {"blob order"}
+    assert found[0].position == next(
+        r.first_position for r in skipped if isinstance(r, Batch) and r.session
+    )
 
 
 def _connect(maker: MoveMaker, member: str, conn: int) -> Client:
