@@ -9,6 +9,7 @@ tests.bench.costs measures single commands at their bounds.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import sys
@@ -212,13 +213,20 @@ ALL: tuple[Callable[[int, int], Found], ...] = (
 
 
 def main() -> None:
-    queues = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    messages = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("queues", nargs="?", type=int, default=100_000)
+    parser.add_argument("messages", nargs="?", type=int, default=1_000_000)
+    parser.add_argument("only", nargs="*", help=", ".join(work.__name__ for work in ALL))
+    given = parser.parse_args()
+    if unknown := {*given.only} - {work.__name__ for work in ALL}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
     gc.disable()  # a collection may come at any time; tests.bench.machine measures it
     found = {}
     for work in ALL:
-        if work.__name__ in sys.argv[3:] or len(sys.argv) <= 3:
-            found[work.__name__] = work(queues, messages)
+        if not given.only or work.__name__ in given.only:
+            found[work.__name__] = work(given.queues, given.messages)
             gc.collect()
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 

@@ -11,6 +11,7 @@ release without counting, shows the cost of counting itself.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import sys
@@ -94,7 +95,11 @@ def measured(queues: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure, and print."""
-    for queues in [int(given) for given in sys.argv[1:]] or [10, 10_000, 100_000]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("queues", nargs="*", type=int, default=[10, 10_000, 100_000])
+    for queues in parser.parse_args().queues:
         sys.stdout.write(json.dumps(measured(queues)) + "\n")
         sys.stdout.flush()
 
