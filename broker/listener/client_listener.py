@@ -22,8 +22,8 @@ from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.listener.client_socket import ClientSocket, Served
 from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
 from broker.listener.http_wire import HttpWire
+from broker.listener.ports import Port, bind, bind_sentence
 from broker.listener.ports import PortTaken as PortTaken
-from broker.listener.ports import bind_sentence, open_port
 from broker.listener.tls import ServerTls, server_tls, tls_reason
 from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport
@@ -92,7 +92,7 @@ class ClientListener:
         self.log = RationedLog(_write, time.monotonic)
         self._loop = loop
         self._member: Served | None = None
-        self._servers: list[asyncio.Server] = []
+        self._ports: list[Port] = []
         self._sockets: dict[Admission, ClientSocket] = {}
         self._counters = {"tls_handshakes": 0, "tls_handshakes_failed": 0}
         self._sweeping: asyncio.TimerHandle | None = None
@@ -146,21 +146,18 @@ class ClientListener:
     async def bind(self, host: str, port: int, *, tls: bool = False) -> int:
         """Bind the port and return its number; nobody is served yet. Raises PortTaken."""
         try:
-            server = await self._loop.create_server(
-                lambda: ClientSocket(self, tls=tls),
-                host, port, backlog=BACKLOG, start_serving=False,
-            )  # fmt: skip
+            bound = await bind(lambda: ClientSocket(self, tls=tls), host, port, BACKLOG)
         except OSError as error:
             option = "--tls-port" if tls else "--port"
             raise PortTaken(bind_sentence(host, port, option, error)) from error
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        self._ports.append(bound)
+        return bound.number
 
     async def serve(self, member: Served) -> None:
         """Let clients in. Raises PortTaken."""
         self._member = member
-        for server in self._servers:
-            await open_port(server, BACKLOG)
+        for port in self._ports:
+            await port.open(BACKLOG)
         self._sweep()
 
     async def close(self) -> None:
@@ -169,12 +166,12 @@ class ClientListener:
             self._sweeping.cancel()
         if self._auth is not None:
             await self._auth.close()
-        for server in self._servers:
-            server.close()
+        for port in self._ports:
+            port.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                for server in self._servers:
-                    await server.wait_closed()
+                for port in self._ports:
+                    await port.wait_closed()
 
     # -- called by sockets (`Listening`) ---------------------------------------------------------
 
@@ -241,14 +238,16 @@ def reachable(url: str) -> str:
 
 
 def _own_address(anywhere: str) -> str:
-    family = socket.AF_INET6 if anywhere.startswith("[") else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as tried:
-            tried.connect((_ELSEWHERE[family], 9))
-            found = str(tried.getsockname()[0])
-    except OSError:  # no route to other networks
-        return socket.gethostname()
-    return f"[{found}]" if family == socket.AF_INET6 else found
+    families = [socket.AF_INET6, socket.AF_INET] if anywhere == "[::]" else [socket.AF_INET]
+    for family in families:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as tried:
+                tried.connect((_ELSEWHERE[family], 9))
+                found = str(tried.getsockname()[0])
+        except OSError:  # no route to other networks
+            continue
+        return f"[{found}]" if family == socket.AF_INET6 else found
+    return socket.gethostname()
 
 
 def raise_open_files() -> int:

@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
-from broker.listener.ports import open_port
+from broker.listener.ports import Port, bind
 from broker.listener.tls_transport import TlsTransport
 from broker.management.json_values import text_of
 from broker.options.client_ports import ClientLimits
@@ -64,22 +64,19 @@ class HttpConnections:
         )
         self._sockets: dict[Admission, HttpSocket] = {}
         self._of_handler: dict[asyncio.BaseProtocol, HttpSocket] = {}
-        self._listeners: list[asyncio.Server] = []
+        self._ports: list[Port] = []
         self._reaper: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Bind a port, and return it. Raises OSError when it is taken."""
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(
-            lambda: HttpSocket(self, tls), host, port, backlog=BACKLOG, start_serving=False
-        )
-        self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        bound = await bind(lambda: HttpSocket(self, tls), host, port, BACKLOG)
+        self._ports.append(bound)
+        return bound.number
 
     async def serve(self) -> None:
         """Let clients in. Raises PortTaken."""
-        for listener in self._listeners:
-            await open_port(listener, BACKLOG)
+        for port in self._ports:
+            await port.open(BACKLOG)
         if self._reaper is None:
             self._reap()
 
@@ -87,8 +84,8 @@ class HttpConnections:
         """End all connections."""
         if self._reaper is not None:
             self._reaper.cancel()
-        for listener in self._listeners:
-            listener.close()
+        for port in self._ports:
+            port.close()
         await self._server.shutdown(0.5)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -52,7 +52,8 @@ OPTIONS: Mapping[str, Option] = {
         "Port for clients and tools; 0 takes any free port, none listens for TLS only. Default "
         "5672."),
     "interface": Option("127.0.0.1", "ADDRESS",
-        "The address to listen on for clients. Default 127.0.0.1: only this machine."),
+        "The address to listen on for clients. Default 127.0.0.1, with ::1: only this machine. "
+        "'::': all addresses."),
     **access.OPTIONS,
     **management.OPTIONS,
     **client_ports.OPTIONS,

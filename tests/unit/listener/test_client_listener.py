@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import socket
 import ssl
 import time
 import tracemalloc
@@ -605,5 +606,63 @@ def test_of_two_sockets_bound_to_one_port_the_second_is_reported_when_it_is_to_l
             _, writer = await asyncio.open_connection(HOST, port)
             writer.close()
             await first.close()
+
+    run(story)
+
+
+def test_loopback_is_served_at_both_its_addresses(
+    run: Callable[[Story], None], files: Files
+) -> None:
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            for port in (here.plain, here.tls):
+                _, writer = await asyncio.open_connection("::1", port)
+                writer.close()
+
+    run(story)
+
+
+def test_the_unspecified_address_of_ipv6_means_all_addresses(
+    run: Callable[[Story], None], files: Files
+) -> None:
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            listener = ClientListener(ClientLimits(), asyncio.get_running_loop())
+            port = await listener.bind("::", 0)
+            with pytest.raises(PortTaken, match="another program listens there"):
+                await listener.bind("::", here.plain)
+            await listener.serve(here.member)
+            for host in ("127.0.0.1", "::1"):
+                _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+            await listener.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_another_program_on_the_other_loopback_address_is_only_reported(
+    run: Callable[[Story], None], files: Files, caplog: pytest.LogCaptureFixture, listens: bool
+) -> None:
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+                port = other.getsockname()[1]
+                listener = ClientListener(ClientLimits(), asyncio.get_running_loop())
+                if listens:
+                    assert await listener.bind(HOST, port) == port
+                    await listener.serve(here.member)
+                else:
+                    other.close()
+                    both = ClientListener(ClientLimits(), asyncio.get_running_loop())
+                    await both.bind("::1", port)
+                    await listener.bind(HOST, port)
+                    await both.serve(here.member)
+                    await listener.serve(here.member)
+                    await both.close()
+                _, writer = await asyncio.open_connection(HOST, port)
+                writer.close()
+                await listener.close()
+            assert f"another program listens on [::1]:{port}" in caplog.text
 
     run(story)
