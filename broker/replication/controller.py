@@ -90,6 +90,7 @@ class Controller:
         self._in_session = False  # serves in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
+        self.shutdown_overdue = False  # not all members have it on disk in time
         self.unapplied = moved = Unapplied(executor or AtOnce(), self)
         self.on_output, self.step = moved.on_output, moved.step
         self._work, self._execution = moved.work, moved.execution
@@ -188,8 +189,9 @@ class Controller:
     def _on_item(self, event: Ordered | Activated, then: Callable[[], None] = lambda: None) -> None:
         if isinstance(event, Activated):
             self._on_activated(event, then)
-        elif not self.shutdown_position:
-            # The history of this run ends with the shutdown, at the same item everywhere.
+        elif not self.replica.machine.shutdown_id:
+            # The history of this run ends with the shutdown, at the same item everywhere: also at
+            # members that have received it, and at those that have restarted from it.
             self._record_decided(event)
             place = event.epoch, event.ring, event.seq, event.sender.name
             self._apply(Item(*place, event.payload), then)

@@ -263,14 +263,16 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def last_marker(self, *, clean: bool, inconsistent: bool) -> Marker:
         """Return what this member may claim about its store as it ends.
 
-        An ordered shutdown marks it clean.  An inconsistent one is marked so only where another
-        member can give this one its state: a sole voter re-executes its store when it starts again.
+        An ordered shutdown that all have on disk in time marks it clean.  An inconsistent one is
+        marked so only where another member can give this one its state: a sole voter re-executes
+        its store when it starts again.
         """
         controller = self.controller
         alone = voter_names(controller.promise.voters) in ((), (controller.me.name,))
         if inconsistent and not alone:
             return Marker.INCONSISTENT
-        return Marker.CLEAN if clean and controller.shutdown_position else Marker.DIRTY
+        whole = controller.shutdown_position and not controller.shutdown_overdue
+        return Marker.CLEAN if clean and whole else Marker.DIRTY
 
     # -- ordered by the controller ---------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class BrokerStage(ViewStage):
             replica, primary = controller.replica, controller.primary
             if member.stopped:
                 word = "stopped"
-            elif controller.shutdown_position:
+            elif replica.machine.shutdown_id:
                 word = "shut down"
             else:
                 word = "serves" if controller.serving else primary.phase.value

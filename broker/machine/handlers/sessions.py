@@ -85,10 +85,17 @@ def on_activate(state: State, session: int, command: Activate) -> int:
 
     A session's id is the position of its activation and the member's place in it: unique, and
     rising over time. It replaces nothing while the member continues its current session.
+
+    A shutdown stands through views of the run that it ended, so that members that join these end,
+    too. A member that has restarted begins another run.
     """
     _, epoch, members, cold, voters, cluster_id, version = command
     if epoch <= state.epoch or len(members) > SESSIONS_PER_POSITION:
         return IGNORED
+    begins_again = cold or any(
+        name in state.sessions and state.sessions[name].incarnation != incarnation
+        for name, incarnation, _ in members
+    )
     continuing = {name: incarnation for name, incarnation, fresh in members if not fresh}
     ending = [
         name
@@ -108,7 +115,8 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     state.epoch = epoch
     state.voters = voters
     state.cluster_id = cluster_id
-    state.shutdown_id = ""
+    if begins_again:
+        state.shutdown_id = ""
     state.add(cluster_element(state))
     for place, (name, incarnation, _) in enumerate(members):
         if name not in state.sessions:

@@ -248,6 +248,26 @@ def test_a_shutdown_is_part_of_the_state_and_a_digest_is_not(rig: Rig) -> None:
     assert rig.machine.root() != root
 
 
+@pytest.mark.parametrize(
+    ("members", "cold", "stands"),
+    [
+        ([("a", 1, False), ("b", 1, False)], False, True),
+        ([("a", 1, False), ("d", 7, True)], False, True),  # one that was not there when it stopped
+        ([("a", 1, False), ("b", 2, False)], False, False),
+        ([("d", 7, True)], True, False),
+    ],
+)
+def test_a_shutdown_stands_until_a_member_of_its_run_begins_again(
+    rig: Rig, members: list[tuple[str, int, bool]], *, cold: bool, stands: bool
+) -> None:
+    rig.apply(0, c.Shutdown(c.SHUTDOWN, "stop-1"))
+    listed = tuple(c.ActiveMember(*member) for member in members)
+    command = c.Activate(c.ACTIVATE, rig.machine.epoch + 1, listed, cold, MEMBERS, "id")
+    assert rig.apply(0, command) == c.OK
+    assert rig.machine.shutdown_id == "stop-1" * stands
+    rig.machine.invariants()
+
+
 def test_voters_change_only_from_the_current_set(rig: Rig) -> None:
     """G7: of two changes requested at the same time only one takes effect."""
     assert tuple(rig.machine.voters) == MEMBERS

@@ -7,10 +7,13 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.machine import commands as c
+from broker.machine.command_codec import pack_blob
 from broker.machine.machine import Machine
+from broker.replication.controller import Controller
 from broker.replication.replica import Replica
 from broker.timers.timers import SHUTDOWN_WAIT_S, Timers
 from tests.support.scripted_views import Bus
+from vsync.primary.component import Primary
 
 BEAT_S = 0.05
 EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"  # one second to live
@@ -184,9 +187,11 @@ def test_a_joiner_whose_state_ends_with_the_shutdown_stops_too(cluster: Cluster)
     assert not bus.cores["c"].submissions.open, "a command after the end would be ordered"
 
 
-def test_after_a_shutdown_that_not_all_members_have_on_disk_no_store_is_clean(
+def test_what_follows_a_shutdown_that_not_all_have_on_disk_is_applied_by_nobody(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A member may still write a checkpoint then. What one that has yet to apply the shutdown
+    orders meanwhile would be applied by those alone whose time is over."""
     core = cluster.bus.cores["a"]
     monkeypatch.setattr(core.primary, "durable_everywhere", lambda: core.shutdown_position - 1)
     core.submit([c.Shutdown(c.SHUTDOWN, "the end")])
@@ -197,7 +202,14 @@ def test_after_a_shutdown_that_not_all_members_have_on_disk_no_store_is_clean(
     cluster.pass_time(0.4)
     said = "the whole cluster was shut down, not all members in time"
     assert ("a", Exit.OK, said) in cluster.stopped_with
-    assert not core.shutdown_position, "the store would be marked clean"
+    assert core.shutdown_overdue, "the store would be marked clean"
+    assert core.shutdown_position, "an arbitrator would not be stopped, nor a shared store ended"
+    before = core.replica.history
+    session = cluster.bus.cores["b"].submissions.session
+    late = pack_blob(session, 1, 99, [c.ConnectionOpen(c.CONNECTION_OPEN, 9, "/", "guest", "x:9")])
+    cluster.bus.deliver("a", cluster.bus.cores["b"].me, Primary.wrap(late))
+    cluster.pass_time(1.0)
+    assert core.replica.history == before
 
 
 def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -> None:
@@ -251,6 +263,76 @@ def test_a_received_shutdown_ends_nobody_while_the_view_changes(cluster: Cluster
     core.replica.machine.shutdown_id = "of a run that ended"
     cluster.timers["a"].wake(cluster.now + BEAT_S)
     assert not core.shutdown_position
+
+
+def received_the_end(cluster: Cluster) -> Controller:
+    """C has received the shutdown with its state just as the view ended, and has not looked yet."""
+    bus = cluster.bus
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    cluster.renew("c")
+    bus.change("a b c")
+    bus.cores["a"].submit([c.Shutdown(c.SHUTDOWN, "the end")])
+    bus.run("a b c")
+    bus.shells["c"].finish_transfer(bus.cores["a"].me)
+    bus.run("a b c")
+    bus.transitional("c")
+    bus.view("c")
+    bus.run("c")
+    core = bus.cores["c"]
+    assert core.replica.machine.shutdown_id
+    assert not core.primary.active
+    return core
+
+
+def looks(cluster: Cluster, name: str, seconds: float) -> tuple[Exit, str] | None:
+    """Let this member's duties run; return how it was stopped."""
+    for _ in range(round(seconds / BEAT_S)):
+        cluster.now += BEAT_S
+        cluster.timers[name].wake(cluster.now)
+        cluster.bus.run(name)
+    return {gone: (code, why) for gone, code, why in cluster.stopped_with}.get(name)
+
+
+def test_one_that_received_the_shutdown_as_its_view_ended_does_not_wait_for_the_others(
+    cluster: Cluster,
+) -> None:
+    received_the_end(cluster)
+    assert looks(cluster, "c", SHUTDOWN_WAIT_S) is None
+    said = "the whole cluster was shut down; its primary view has ended"
+    assert looks(cluster, "c", 0.3) == (Exit.OK, said)
+
+
+def test_one_that_received_the_shutdown_and_hung_meets_those_that_have_begun_again(
+    cluster: Cluster,
+) -> None:
+    """They are there before its patience is over, and it goes on with them."""
+    bus = cluster.bus
+    core = received_the_end(cluster)
+    assert looks(cluster, "c", SHUTDOWN_WAIT_S - 1) is None
+    bus.start("a", incarnation=2, keep=True)
+    bus.transitional("c")
+    bus.view("a c")
+    assert looks(cluster, "c", SHUTDOWN_WAIT_S + 1) is None, "a has yet to report its state"
+    bus.change("c")
+    assert looks(cluster, "c", SHUTDOWN_WAIT_S - 1) is None, "its patience began anew"
+    cluster.renew("a")
+    bus.change("a c")
+    cluster.pass_time(0.1)
+    assert core.serving
+    assert not core.replica.machine.shutdown_id
+
+
+def test_a_start_after_a_shutdown_waits_alone(cluster: Cluster) -> None:
+    """Its store ends with the shutdown, and it was in no view of that run."""
+    bus = cluster.bus
+    bus.cores["a"].submit([c.Shutdown(c.SHUTDOWN, "the end")])
+    bus.run("a b c")
+    bus.start("c", incarnation=2, keep=True)
+    cluster.renew("c")
+    bus.transitional("c")
+    bus.view("c")
+    assert looks(cluster, "c", 3 * SHUTDOWN_WAIT_S) is None
 
 
 @pytest.mark.parametrize("half_way", [True, False])
