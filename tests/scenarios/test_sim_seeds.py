@@ -12,7 +12,15 @@ from typing import NamedTuple
 import pytest
 
 from tests.sim.run.campaign import Options, run_seed
-from tests.sim.run.plan import FROZEN, LATEST, RELEASES, VOTES, YOUNGEST, YOUNGEST_LASTING
+from tests.sim.run.plan import (
+    FROZEN,
+    LATEST,
+    NEWEST,
+    RELEASES,
+    VOTES,
+    YOUNGEST,
+    YOUNGEST_LASTING,
+)
 
 
 class FailedSeed(NamedTuple):
@@ -24,6 +32,7 @@ class FailedSeed(NamedTuple):
     votes: bool = False  # as young as the choice of voters
     young: bool = False  # as young as hanging disks and mixed releases
     youngest: bool = False  # has the faults of `plan.YOUNGEST_FROM`
+    newest: bool = False  # has shutdowns of all
     long: bool = False  # takes over two seconds: not every day
 
 
@@ -610,6 +619,7 @@ def test_a_seed_that_failed_once(name: str) -> None:
     without = failed.without if failed.votes else (*failed.without, *VOTES)
     without = without if failed.young else (*without, *FROZEN, *RELEASES)
     without = without if failed.youngest else (*without, *YOUNGEST, *YOUNGEST_LASTING)
+    without = without if failed.newest else (*without, *NEWEST)
     result = run_seed(
         failed.seed,
         Options(ring_only=failed.ring_only, stack=failed.stack, without=without),

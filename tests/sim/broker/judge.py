@@ -85,6 +85,7 @@ class BrokerJudge:
         self.confirms_sent: list[ConfirmSent] = []
         self.logs: dict[str, set[bytes]] = {}  # chains that the present log of each member holds
         self.records: dict[str, ArbiterRecord] = {}  # the files of arbitrators
+        self.clean: dict[str, tuple[str, History]] = {}  # by shutdown: who ended first, and where
         self.latest_epoch = 0  # that any member has activated
         self.counters: Counter[str] = Counter()
 
@@ -132,6 +133,16 @@ class BrokerJudge:
             return
         if applied.first <= sure.position <= now.position:
             self.broken("G8", f"{name} applies another {sure.position} than was confirmed")
+
+    def ended_clean(self, name: str, shutdown_id: str, now: History) -> None:
+        """A member ended by an ordered shutdown, and its store says so."""
+        self.counters["ended_clean"] += 1
+        if shutdown_id:
+            other, there = self.clean.setdefault(shutdown_id, (name, now))
+            first, last = sorted((now, there), key=lambda one: one.position)
+            node = self.at(last.chain, first.position)
+            if node is None or node.chain != first.chain:
+                self.broken("G14", f"of one shutdown {name} is clean at {now}, {other} at {there}")
 
     def recovered(self, name: str, replica: Replica, what: str) -> None:
         """A state was made from a store by re-execution."""

@@ -19,7 +19,7 @@ from broker.durability.data_directory import filled
 from broker.durability.recovery import recover
 from broker.durability.store_writer import CheckpointBeforeStop, close_store
 from broker.exit_codes import Exit
-from broker.machine.commands import Command
+from broker.machine.commands import SHUTDOWN, Command, Shutdown
 from broker.machine.queueing.streams import max_lag
 from broker.machine.state import all_queues
 from broker.replication.chain import Promise
@@ -29,7 +29,7 @@ from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Applied, Replica
 from broker.replication.submissions import LargePace
 from broker.waiting.pager import PageLost
-from store.api import Meta
+from store.api import Marker, Meta
 from store.errors import StoreError, StoreStuck
 from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
@@ -154,6 +154,8 @@ class BrokerUpper:
             Ports(SimRing(self), lease, self, self.transfer, self.outbox, self.log, self),
             self, store, meta, self._controller_of(replica, meta), transfer_retry_s=retry_s,
         )  # fmt: skip
+        token_s = self.world.plan.token_timeout_ms / 1000.0
+        self.shutdown_wait_s: float = token_s * tape.fork("shutdown").between(1.0, 10.0)
         self.watchdogs: SimWatchdogs = SimWatchdogs(self)
         self.role = self._role_of()
 
@@ -290,6 +292,29 @@ class BrokerUpper:
         else:
             self._leave(down_s, "stops", "asked to")
 
+    def order_shutdown(self) -> bool:
+        """An operator shuts the cluster down here, if this member serves."""
+        controller = self.controller
+        if not controller.serving or self.stopping:
+            return False
+        shutdown_id = f"{self.name} {self.member.incarnation} {controller.replica.history.position}"
+        controller.submit([Shutdown(SHUTDOWN, shutdown_id)])
+        return True
+
+    def shut_down(self, reason: str) -> None:
+        """It ends because all were shut down."""
+        shutdown = self.world.shutdown
+        if shutdown is None or not shutdown.under_way:
+            self.judge.broken("L4", f"{self.name} stops, and no shutdown is under way: {reason}")
+        else:
+            self._leave(shutdown.down_s(), "shut_down", reason)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether nothing of a shutdown is left here."""
+        controller = self.controller
+        return controller.primary.has_caught_up and not controller.shutdown_position
+
     def leaving(self) -> None:
         """The process ends cleanly, as `broker.process.member` does after it has left the ring."""
         if self.dead:
@@ -305,6 +330,10 @@ class BrokerUpper:
             run_to_end(close_store(member.persister, self.controller.replica, marker, "leaves"))
         except StoreError as error:
             self.note("store_not_closed", str(error))
+        else:
+            if marker is Marker.CLEAN:
+                ended = controller.replica
+                self.judge.ended_clean(self.name, ended.shutdown_id, ended.history)
         self.log.stop("leaves", self.controller.replica.history)
         self.clients.history.member_ended(crashed=False)
 
@@ -502,6 +531,8 @@ class BrokerUpper:
         self.world.trace.add(self.world.now, self.name, event, text)
         if self.stack.event_faults is not None:
             self.stack.event_faults.on_event(self.member, event)
+        if event == "serve" and self.world.shutdown is not None:
+            self.world.shutdown.serves()
 
     def voted(self, verdict: DigestVerdict) -> None:
         self.judge.counters["votes"] += 1

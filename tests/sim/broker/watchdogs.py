@@ -29,6 +29,7 @@ from broker.replication.replica import Applied
 from broker.replication.submissions import FEW_COMMANDS_BYTES_MAX, ON_THE_RING_BYTES_MAX
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from broker.timers.ticker import Ticker
+from broker.timers.timers import OrderedShutdown
 from broker.watchdogs.disk_lag import DiskLag, PageLag
 from tests.sim.clients.messages import MESSAGE
 from vsync.quorum.voter_set import Terms
@@ -55,6 +56,9 @@ class SimWatchdogs:
         self._ticker = Ticker(upper.controller, self.world.now)
         upper.controller.before_commands = self._tick_first
         self._changes = VoterChanges(upper.controller)
+        self._shutdown = OrderedShutdown(
+            upper.controller, lambda _, reason: upper.shut_down(reason), upper.shutdown_wait_s
+        )
         self._operator = upper.tape.fork("operator")
         self._operates = self.world.plan.has("voter_changes") * self._operator.pick((0.1, 0.5))
         self._page_lag = PageLag(lambda: upper.controller.unapplied, lambda: self.world.now)
@@ -88,6 +92,8 @@ class SimWatchdogs:
         self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)
         self._ticker.turn(self.world.now, busy=False)
         self._changes.wake(self.world.now)
+        if not upper.controller.replica.half_way:
+            self._shutdown.wake(self.world.now)
         if upper.controller.serving and not self.world.healed:
             self._operate()
         if upper.controller.serving and not self.world.healed and self.tape.chance(self._load):

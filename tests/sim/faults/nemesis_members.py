@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from tests.sim.faults.shutdown_of_all import ShutdownOfAll
 from tests.sim.stacks.stack import Restorable, Wipeable
 from tests.sim.world.random_tape import Tape
 from vsync.types import Guarantee
@@ -37,6 +38,7 @@ class MemberFaults:
 
     def __init__(self, world: World, tape: Tape, length: Callable[[], float]) -> None:
         self.world, self.tape, self.length = world, tape, length
+        world.shutdown = self._of_all = ShutdownOfAll(world, tape.fork("shutdown"))
         self.handlers: dict[str, Callable[[], None]] = {
             "crash": self.crash,
             "crash_mid_output": self.crash_mid_output,
@@ -60,6 +62,7 @@ class MemberFaults:
             "restore_two": self.restore_two,
             "client_twin": self.client_twin,
             "stop": self.stop,
+            "shutdown": self.shutdown,
         }
 
     def _token_s(self) -> float:
@@ -187,6 +190,10 @@ class MemberFaults:
         if member is not None and isinstance(member.upper, Stoppable):
             self.world.fault("stop", member.name, member)
             member.upper.ends(self.length())
+
+    def shutdown(self) -> None:
+        """Shut all down as an operator does, and start them again."""
+        self._of_all.begin()
 
     # -- disks and clocks ------------------------------------------------------------------------
 

@@ -71,7 +71,8 @@ RELEASES = ("mixed_releases",)  # members that read different versions of the fr
 YOUNGEST = ("restore_two", "client_twin", "stop")
 YOUNGEST_FROM = 1000
 """The first seed that may have them: tests name many smaller seeds for what these show."""
-ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST
+NEWEST = ("shutdown",)
+ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST + NEWEST
 YOUNGEST_LASTING = ("chain", "clock_rates", "dealers")
 """If there are shovels, there are two, of which one feeds the other; clock rates differ by nearly
 as much as the lease tolerates; clients use transactions, too."""
@@ -232,7 +233,7 @@ def _drawn_apart(tape: Tape, seed: int) -> list[str]:
         *(RELEASES if tape.fork("releases").chance(0.2) else ()),
         *(
             one
-            for one in (*YOUNGEST, *YOUNGEST_LASTING)
+            for one in (*YOUNGEST, *YOUNGEST_LASTING, *NEWEST)
             if seed >= YOUNGEST_FROM and tape.fork(one).chance(0.25)
         ),
     ]

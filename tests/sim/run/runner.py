@@ -45,6 +45,8 @@ DRAIN_S = 60.0
 """Time for messages accepted before the last fault: the longest queue over the slowest ring."""
 REPAIR_S = 10.0
 """Time for a few more messages, and clients' answers to them one by one."""
+SHUTDOWN_S = 100.0
+"""Time for a shutdown of all that is under way when the chaos ends."""
 SEED_CPU_S = 120.0
 """Processor time of one run; the slowest correct one takes a tenth."""
 NO_END = "no end"
@@ -219,6 +221,9 @@ class Runner:
         ):
             steps = max(plan.steps_min, world.steps + 500)
             world.run_until(lambda: world.steps >= steps, world.now + enough)  # noqa: B023
+        if world.shutdown is not None:
+            shutdown = world.shutdown
+            world.run_until(lambda: not shutdown.under_way, world.now + SHUTDOWN_S)
 
     def _enough_happened(self) -> bool:
         """Whether a run has had the kinds of faults and the view changes that make it count."""

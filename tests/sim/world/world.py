@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.sim.checkers.history import History
 from tests.sim.faults.link_hints import Hints
+from tests.sim.faults.shutdown_of_all import ShutdownOfAll
 from tests.sim.run.coverage import stage_of
 from tests.sim.run.plan import ALWAYS_ON, Plan, calm_of
 from tests.sim.stacks.stack import Stack
@@ -62,6 +63,7 @@ class World:
         self.members = {name: SimMember(self, name) for name in plan.names}
         self.hints = Hints(self)
         self.numbers = Numbers()
+        self.shutdown: ShutdownOfAll | None = None
         self.resting = False  # no more requests are made
         self.outside: set[str] = set()  # up, but not part of the core that must work at the end
         self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it hit

@@ -318,6 +318,15 @@ def test_a_broker_that_plans_without_confirmed_entries_is_found() -> None:
     assert "G8" in rules(judge)
 
 
+def test_clean_stores_of_one_shutdown_on_two_histories_are_found() -> None:
+    """G14: they may end at two positions, if a view changed in between, but not on two lines."""
+    judge = BrokerJudge()
+    ends = [applied(judge, name, body) for name, body in (("a", b"x"), ("b", b"y"))]
+    for name, node, found in (("a", 0, False), ("b", 0, False), ("c", 1, True)):
+        judge.ended_clean(name, "the end", History(1, 1, ends[node].chain, ends[node].order))
+        assert ("G14" in rules(judge)) == found
+
+
 # -- groups ---------------------------------------------------------------------------------------
 
 A, B = Member("a", 1, "a:1"), Member("b", 1, "b:1")

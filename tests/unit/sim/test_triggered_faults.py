@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.broker.stack import BrokerStack
 from tests.sim.run.campaign import options_for, plan_of, run_plan
 from tests.sim.world.cores import make_node
 from tests.sim.world.random_tape import Tape
@@ -23,6 +24,18 @@ def test_late_frames_and_outages_hit_members_that_form_a_ring() -> None:
     pairs = result.world.pairs
     assert all(pairs["late", stage] for stage in ("gather", "commit", "recovery"))
     assert result.faults["outage"] > 1
+
+
+def test_a_shutdown_of_all_ends_members_and_they_begin_again() -> None:
+    """G14: what is ordered behind it is applied by all of them or by none."""
+    options = options_for("oracle")
+    plan = replace(plan_of(8, options), faults=("shutdown", "pause"), names=("a", "b", "c"))
+    plan = replace(plan, steps_min=4000, steps_max=4000, calm_s=0.2, token_timeout_ms=100)
+    result = run_plan(plan, options)
+    assert result.ok, result.violations
+    assert result.faults["shutdown"]
+    assert isinstance(result.world.stack, BrokerStack)
+    assert result.world.stack.judge.counters["ended_clean"]
 
 
 def test_a_number_that_nobody_issued_is_found() -> None:
