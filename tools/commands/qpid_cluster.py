@@ -299,13 +299,18 @@ class Unreachable:
         raise ManagementError(self.reason)
 
 
-def members_of(target: Target, *, down: bool = False) -> dict[str, Askable]:
-    """The members that may be asked, by name; or the one named, if it knows no others. `down`: also
-    those that have left."""
+def members_of(target: Target) -> dict[str, Askable]:
+    """The members that may be asked, by name; or the one named, if it knows no others."""
     try:
         status = target.status()
     except ManagementError:
         return {str(target.address): target}
+    return members_in(status, target)
+
+
+def members_in(status: ClusterStatus, target: Target, *, down: bool = False) -> dict[str, Askable]:
+    """The members that may be asked, by name, as `target` shows them. `down`: also those that have
+    left."""
     found: dict[str, Askable] = {}
     for member in status.members:
         kind = "tcp:" if target.tls is None else "ssl:"
@@ -433,7 +438,7 @@ def stop_all(target: Target, force: bool) -> None:
     name = f" '{status.cluster}'" if status.cluster else ""
     here = ", ".join(member.id for member in status.members if member.state != "DOWN")
     confirm(PROMPT_STOP_ALL.format(name, here), force)
-    members = members_of(target.alone(), down=True)
+    members = members_in(status, target.alone(), down=True)
     with suppress(ConnectionAborted):
         target.ask(op="shutdown")
     processes = {name: one for name, one in members.items() if isinstance(one, Target)}

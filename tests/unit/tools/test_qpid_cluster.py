@@ -305,7 +305,7 @@ def test_stop_all(broker: FakeBroker) -> None:
     order_is_carried_out(broker)
     done = broker.run("-k", "-f")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert broker.ops() == ["status", "status", "status", "shutdown", "status"]
+    assert broker.ops() == ["status", "status", "shutdown", "status"]
 
 
 def order_is_carried_out(broker: FakeBroker, **state: Json) -> None:
@@ -387,7 +387,7 @@ def test_a_cluster_of_another_name_is_not_stopped(
 def test_the_named_cluster_is_stopped(broker: FakeBroker) -> None:
     order_is_carried_out(broker)
     assert broker.run("-k", "-f", "--cluster-name", "shop").returncode == 0
-    assert broker.ops() == ["status", "status", "status", "shutdown", "status"]
+    assert broker.ops() == ["status", "status", "shutdown", "status"]
 
 
 def test_the_broker_may_be_given_by_an_option_but_only_once(broker: FakeBroker) -> None:
