@@ -17,11 +17,12 @@ from store import journal, schema
 from store.api import Meta
 from store.errors import (
     BROKEN,
+    NO_SPACE,
+    OWNER,
     StoreCorrupt,
     StoreError,
     StoreMissing,
     StoreUnreadable,
-    broken,
     failed,
     number_of,
 )
@@ -129,7 +130,7 @@ def open_environment(path: Path, map_bytes: int, sync: bool) -> lmdb.Environment
             str(path), map_size=map_bytes, max_dbs=0, max_readers=16, mode=0o640, sync=sync
         )
         env.reader_check()  # slots of killed readers would pin old pages for ever
-    except lmdb.Error as error:
+    except (lmdb.Error, OSError) as error:  # it makes the directory by itself
         raise _translate(error, path) from error
     return env
 
@@ -224,12 +225,10 @@ def meta_of(value: bytes | None, used: bool, path: Path) -> Meta:
     raise StoreMissing(f"the store in {path} was never finished")
 
 
-def _translate(error: lmdb.Error, path: Path) -> Exception:
+def _translate(error: lmdb.Error | OSError, path: Path) -> Exception:
     text = str(error)
-    if (number := number_of(error)) in BROKEN:
-        return broken(f"{path}: {text}", number)
-    if "Permission denied" in text:
-        return explain(PermissionError(13, "Permission denied"), path)
+    if (number := number_of(error)) in (*BROKEN, *OWNER, *NO_SPACE):
+        return explain(OSError(number, os.strerror(number)), path)
     if isinstance(error, lmdb.MemoryError):
         return StoreError(
             f"{text}: the store is mapped into memory, and this process may not map so much; raise "

@@ -25,7 +25,15 @@ from broker.memberlog.records import Lease
 from broker.options.broker import BrokerOptions
 from store import swap
 from store.api import Marker, Meta
-from store.errors import BROKEN, NotWritable, StoreError, StoreUnreadable, broken
+from store.errors import (
+    BROKEN,
+    NO_SPACE,
+    FullMidway,
+    NotWritable,
+    StoreError,
+    StoreUnreadable,
+    broken,
+)
 from store.files.directory_lock import DirectoryLock
 from store.files.space import START_BYTES, Reserve, discard_unfinished
 from store.lmdb_store import LmdbStore
@@ -220,6 +228,8 @@ def _not_writable(data_dir: Path, error: OSError) -> StoreError:
     what = f"--data-dir: {data_dir} cannot be made or written: {error.strerror or error}"
     if error.errno in BROKEN:
         return broken(what, error.errno)
+    if error.errno in NO_SPACE:  # or no inode is left
+        return FullMidway(f"{what}; free space there")
     match error.errno:
         case errno.EACCES | errno.EPERM:
             return NotWritable(

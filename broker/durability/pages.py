@@ -30,7 +30,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from broker.waiting.pager import COUNTERS, Pager, Place, Work
-from store.errors import BROKEN, NotWritable, StoreFailed, broken
+from store.errors import BROKEN, NO_SPACE, FullMidway, NotWritable, StoreFailed, broken
 
 log = logging.getLogger("qpidd")
 
@@ -213,6 +213,8 @@ class PageFile:
             what = f"{path} cannot be made: {error.strerror or error}"
             if error.errno in BROKEN:
                 raise broken(what, error.errno) from error
+            if error.errno in NO_SPACE:
+                raise FullMidway(f"{what}; free space there") from error
             raise NotWritable(what) from error
         self._where = str(directory)
         self.wanted_bytes: Callable[[], int] = lambda: 0

@@ -12,8 +12,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from broker.durability.data_directory import DataDirectory, truncated
+from broker.durability.store_writer import exit_of_store
 from broker.exit_codes import Exit
 from broker.listener.client_listener import (
     AccessFileError,
@@ -44,6 +46,8 @@ from broker.service.notify import ServiceManager
 from broker.sharing.shared_store import Ended, SharedStore, ThreadEnded
 from store.errors import (
     BROKEN,
+    NO_SPACE,
+    OWNER,
     DiskBroken,
     DiskFailed,
     FullMidway,
@@ -53,6 +57,7 @@ from store.errors import (
     StoreError,
     broken,
 )
+from store.files.durable_files import explain
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
 
@@ -335,19 +340,29 @@ def _opening() -> Iterator[None]:
     """Possible faults of a data directory, each with its exit code."""
     try:
         yield
-    except StoreBusy as error:
-        what_next = "stop that broker, or give this one another --data-dir"
-        raise _Refused(Exit.BUSY, f"{error}; {what_next}") from error
-    except NotWritable as error:
-        raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
-    except DiskBroken as error:
-        raise _Refused(Exit.IO_ERROR, str(error)) from error
-    except (NoSpace, FullMidway) as error:
-        raise _Refused(Exit.FULL, str(error)) from error
+    except OSError as error:
+        if error.filename is None or error.errno not in (*BROKEN, *OWNER, *NO_SPACE):
+            raise
+        raise _refused(explain(error, Path(str(error.filename)))) from error
     except StoreError as error:
-        raise _Refused(Exit.DATA, str(error)) from error
+        raise _refused(error) from error
     except ThreadEnded as error:
         raise _Refused(Exit.INTERNAL, str(error)) from error
+
+
+def _refused(error: StoreError) -> _Refused:
+    match error:
+        case StoreBusy():
+            what_next = "stop that broker, or give this one another --data-dir"
+            return _Refused(Exit.BUSY, f"{error}; {what_next}")
+        case NotWritable():
+            return _Refused(Exit.CANNOT_CREATE, str(error))
+        case DiskFailed():
+            return _Refused(Exit.LATE_DISK, str(error))
+        case DiskBroken() | NoSpace() | FullMidway():
+            return _Refused(exit_of_store(error), str(error))
+        case _:
+            return _Refused(Exit.DATA, str(error))
 
 
 def _member(
@@ -359,18 +374,13 @@ def _member(
     listener: ClientListener,
 ) -> BrokerMember:
     try:
-        return BrokerMember(options, identity, transport, loop, url, listener)
+        with _opening():
+            return BrokerMember(options, identity, transport, loop, url, listener)
     except (LogWriteFailed, TraceError) as error:
         if isinstance(error, LogWriteFailed) and error.no_space:
             raise _Refused(Exit.FULL, f"{error}: free space there") from error
         if isinstance(error, LogWriteFailed) and error.number in BROKEN:
             raise _Refused(Exit.IO_ERROR, str(broken(str(error), error.number))) from error
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
-    except (NoSpace, FullMidway) as error:
-        raise _Refused(Exit.FULL, str(error)) from error
-    except DiskBroken as error:
-        raise _Refused(Exit.IO_ERROR, str(error)) from error
-    except DiskFailed as error:
-        raise _Refused(Exit.LATE_DISK, str(error)) from error
-    except (StoreError, Divergence, ValueError) as error:
+    except (Divergence, ValueError) as error:
         raise _Refused(Exit.DATA, str(error)) from error

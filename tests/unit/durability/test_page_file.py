@@ -12,7 +12,7 @@ import pytest
 from broker.durability import pages as page_file
 from broker.durability.pages import GRAIN, PageFile
 from broker.waiting.pager import Place
-from store.errors import NotWritable, StoreFailed
+from store.errors import FullMidway, NotWritable, StoreFailed
 
 
 @pytest.fixture
@@ -217,6 +217,15 @@ def test_pages_leave_the_free_space_an_operator_wants(
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotWritable, match="missing"):
         PageFile(tmp_path / "missing")
+
+
+def test_a_disk_without_an_inode_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(FullMidway, match=r"pages cannot be made: No space.*; free space there"):
+        PageFile(tmp_path)
 
 
 def test_parts_are_one_page_and_come_back_in_pieces(

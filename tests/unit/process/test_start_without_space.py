@@ -41,6 +41,40 @@ def test_the_exit_code_says_what_to_do(
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EIO, Exit.IO_ERROR),
+        (errno.EROFS, Exit.IO_ERROR),
+        (errno.ENOSPC, Exit.FULL),
+        (errno.EACCES, Exit.CANNOT_CREATE),
+    ],
+)
+def test_any_file_of_the_data_directory_is_named_with_its_error(
+    monkeypatch: pytest.MonkeyPatch, number: int, code: Exit
+) -> None:
+    """Of evidence, say. (It was a traceback, and code 70.)"""
+
+    def member(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "DIR/evidence")
+
+    monkeypatch.setattr(server, "BrokerMember", member)
+    nothing: Any = None
+    with pytest.raises(server._Refused, match=f"DIR/evidence.*{os.strerror(number)}") as refused:
+        server._member(nothing, nothing, nothing, nothing, "", nothing)
+    assert refused.value.code == code
+
+
+def test_an_error_of_something_else_is_not_the_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def member(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(server, "BrokerMember", member)
+    nothing: Any = None
+    with pytest.raises(OSError, match="Too many open files"):
+        server._member(nothing, nothing, nothing, nothing, "", nothing)
+
+
 def test_the_log_has_the_systems_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

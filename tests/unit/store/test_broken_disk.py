@@ -23,6 +23,7 @@ from store.errors import (
     REFUSED,
     DiskBroken,
     FullMidway,
+    NotWritable,
     StoreError,
     StoreFailed,
 )
@@ -120,6 +121,26 @@ def test_a_removed_file_is_gone(tmp_path: Path) -> None:
     with pytest.raises(DiskBroken, match=r"data.mdb: No such file or directory \(ENOENT\)"):
         commit(store, 64 << 20)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EIO, DiskBroken), (errno.ENOSPC, FullMidway), (errno.EACCES, NotWritable)],
+)
+@pytest.mark.parametrize("of_lmdb", [True, False])
+def test_an_environment_that_cannot_be_opened_names_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type, *, of_lmdb: bool
+) -> None:
+    """LMDB makes its lock file, and its binding the directory. (Without space it was code 65.)"""
+    filled(tmp_path / "one", 1).close()
+    text = f"{tmp_path}: {os.strerror(number)}"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise lmdb.Error(text) if of_lmdb else OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lmdb, "open", refuse)
+    with pytest.raises(kind, match=f"{tmp_path / 'one'}.*{os.strerror(number)}"):
+        LmdbStore(tmp_path / "one")
 
 
 @pytest.mark.parametrize("number", BROKEN)
