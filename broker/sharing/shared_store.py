@@ -24,6 +24,7 @@ from typing import Protocol
 
 from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
+from broker.file_thread import FileThread
 from broker.memberlog.records import LEASE_GIVEN_UP, LEASE_LOST, LEASE_TAKEN, Lease
 from broker.options.modes.shared_store import SharedStoreOptions
 from broker.service.hang_up import on_hang_up
@@ -154,15 +155,31 @@ class SharedStore:
         """
         path, failure = None, None
         try:
-            path = await asyncio.to_thread(self._make_generation)
+            path = await self._made()
         except StoreError as error:
             failure = error
+        if self._given_up is not None:
+            return None
         if await asyncio.to_thread(self._overtaken):
             await self._over.wait()  # its thread sees the same
             return None
         if failure is not None:
             raise failure
         return path
+
+    async def _made(self) -> Path | None:
+        """Make the copy on a thread that ends with the process; None: this broker was asked to end
+        meanwhile. A large copy takes long, and the disk may not answer; the next leader removes
+        what is left of it.
+        """
+        made: asyncio.Future[Path] = self._loop.create_future()
+        made.add_done_callback(asyncio.Future.exception)  # nobody may wait for it any more
+        copier = FileThread(self._loop, made.set_exception)
+        copier.do(lambda: partial(made.set_result, self._make_generation()))
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait((made, over), return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        return None if self._given_up is not None else await made
 
     def _overtaken(self) -> bool:
         """On a thread: whether there is a later token."""

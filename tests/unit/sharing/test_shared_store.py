@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -55,6 +56,26 @@ def test_a_broker_ended_during_its_copy_does_not_lead(
     newest = LeaseDirectory(tmp_path, "shop").newest()
     assert newest is not None
     assert newest.given_up, "the next broker need not wait for the lease"
+
+
+def test_a_broker_ended_during_a_copy_that_hangs_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM while the disk does not answer. (It waited for the copy, for ever.)"""
+    thawed = threading.Event()
+
+    def hang(directory: Path, number: int, source: int) -> Path:
+        os.kill(os.getpid(), signal.SIGTERM)
+        thawed.wait()
+        raise StoreMissing("nobody asks")
+
+    monkeypatch.setattr(shared_store, "make_generation", hang)
+    with pytest.raises(Ended):
+        lead(tmp_path, [])
+    thawed.set()
+    newest = LeaseDirectory(tmp_path, "shop").newest()
+    assert newest is not None
+    assert newest.given_up
 
 
 def test_a_broker_overtaken_during_its_copy_waits_again(
