@@ -31,8 +31,10 @@ from store.errors import (
     DiskBroken,
     FullMidway,
     NoSpace,
+    NotWritable,
     StoreError,
     StoreFailed,
+    StoreMissing,
     StoreStuck,
     failed,
 )
@@ -176,7 +178,7 @@ class DataDirectoryDevice:
     ) -> None:
         self._dir, self._loop, self._on_failed = data_dir, loop, on_failed
         self._reserve = reserve
-        self._switch: asyncio.Future[LmdbStore] | None = None
+        self._switch: asyncio.Future[tuple[LmdbStore, tuple[int, int]]] | None = None
         self._switch_since = 0.0
         self._writer: StoreWriter | None = None  # the present one
 
@@ -189,28 +191,31 @@ class DataDirectoryDevice:
 
     def switch(
         self, writer: StoreWriter, received: LmdbStore, current: LmdbStore, meta: Meta,
-        done: Callable[[LmdbStore], None],
+        done: Callable[[LmdbStore, tuple[int, int]], None],
     ) -> None:  # fmt: skip
         """Replace the current store, which is set aside, by the received one."""
 
-        def work() -> LmdbStore:
+        def work() -> tuple[LmdbStore, tuple[int, int]]:
             writer.close()
             received.put_meta(meta)
             received.close()
             current.close()
             aside = swap.install(self._dir, received.path)
             log.info("the transferred state is in force; the old store is kept as %s", aside)
-            return LmdbStore(self._dir / swap.STORE_NAME)
+            store = LmdbStore(self._dir / swap.STORE_NAME)
+            return store, store.bytes_to_start()
 
-        def switched(future: asyncio.Future[LmdbStore]) -> None:
+        def switched(future: asyncio.Future[tuple[LmdbStore, tuple[int, int]]]) -> None:
             self._switch = None
             error = future.exception()
             if error is None:
-                done(future.result())
+                done(*future.result())
             elif isinstance(error, StoreError):
                 self._on_failed(error)
             else:
-                self._on_failed(failed("putting the received state in force", error))
+                place = error.filename if isinstance(error, OSError) else None
+                where = f"{place or self._dir}: putting the received state in force failed"
+                self._on_failed(failed(where, error))
 
         self._switch_since = self._loop.time()
         self._switch = self._loop.run_in_executor(None, work)
@@ -362,7 +367,8 @@ def exit_of(number: int) -> Exit:
 
 
 def exit_of_store(error: BaseException) -> Exit:
-    """Return the exit of a member whose store failed."""
-    if isinstance(error, DiskBroken):
+    """Return the exit of a member whose store failed. What cannot be written, or is missing, was
+    there when it started."""
+    if isinstance(error, (DiskBroken, NotWritable, StoreMissing)):
         return Exit.IO_ERROR
     return Exit.FULL if isinstance(error, (NoSpace, FullMidway)) else Exit.INTERNAL

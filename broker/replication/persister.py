@@ -63,10 +63,11 @@ class StoreDevice(Protocol[StoreT, WriterT]):
 
     def switch(
         self, writer: WriterT, received: StoreT, current: StoreT, meta: Meta,
-        done: Callable[[StoreT], None],
+        done: Callable[[StoreT, tuple[int, int]], None],
     ) -> None:  # fmt: skip
         """Once `writer` has ended, atomically replace `current` by `received`, marked with `meta`;
-        then call `done` with it, open. A failure counts as one of the writer's."""
+        then call `done` with it, open, and its `bytes_to_start`, for which no disk is asked any
+        more. A failure counts as one of the writer's."""
 
     async def settled(self, patience_s: float) -> None:
         """Wait until no switch is under way; `StoreStuck` when the disk does not answer."""
@@ -241,14 +242,14 @@ class Persister(Generic[StoreT, WriterT]):
             voters=replica.machine.voters or self.meta.voters, version=replica.machine.version,
             promised_epoch=self.meta.promised_epoch,
         )  # fmt: skip
-        self._checkpoint_bytes, self._log_bytes = received.bytes_to_start()
-        self._behind = self._log_bytes
         self._uncounted = self._reported = 0
         self.switching = True
         self._device.switch(self.writer, received, self.store, self.meta, self._in_force)
 
-    def _in_force(self, store: StoreT) -> None:
+    def _in_force(self, store: StoreT, bytes_to_start: tuple[int, int]) -> None:
         self.store, self.switching = store, False
+        self._checkpoint_bytes, self._log_bytes = bytes_to_start
+        self._behind = self._log_bytes
         self.writer = self._new_writer()
         waiting, self._when_in_force = self._when_in_force, []
         for call in waiting:

@@ -278,13 +278,13 @@ class StoryMember:
 
     def switch(
         self, writer: StoryWriter, received: MemoryStore, current: MemoryStore, meta: Meta,
-        done: Callable[[MemoryStore], None],
+        done: Callable[[MemoryStore, tuple[int, int]], None],
     ) -> None:  # fmt: skip
         writer.close()
         received.put_meta(meta)
         current.close()
         self.disk = self.stage.disks[self.me.name] = self._received
-        done(received)
+        done(received, received.bytes_to_start())
 
     async def settled(self, patience_s: float) -> None:
         pass

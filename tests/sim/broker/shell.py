@@ -469,7 +469,7 @@ class BrokerUpper:
 
     def switch(
         self, writer: SimWriter, received: MemoryStore, current: MemoryStore, meta: Meta,
-        done: Callable[[MemoryStore], None],
+        done: Callable[[MemoryStore, tuple[int, int]], None],
     ) -> None:  # fmt: skip
         """On a worker thread: submitted entries are committed first, whatever follows."""
         took_s = self.member.fsync_s(self.tape) * self.tape.between(1.0, 10.0)
@@ -482,7 +482,7 @@ class BrokerUpper:
             received.put_meta(meta)
             current.close()
             self.stack.disks[self.name] = received.disk
-            done(received)
+            done(received, received.bytes_to_start())
 
         self._switch = work
         self.later(took_s, work)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,8 +24,10 @@ from broker.durability.store_writer import (
     CheckpointWriter,
     DataDirectoryDevice,
     close_store,
+    exit_of_store,
     is_worth_a_checkpoint,
 )
+from broker.exit_codes import Exit
 from broker.machine import commands as c
 from broker.machine.machine import Machine
 from broker.replication.chain import History, Promise
@@ -181,10 +185,12 @@ def test_a_received_store_takes_the_place_of_one_that_has_all_that_was_submitted
         meta = replace(received.meta, marker=Marker.DIRTY, cluster_id="c1")
         in_force = loop.create_future()
         waiting = device.lag().waiting
-        device.switch(writer, received, current, meta, in_force.set_result)
+        device.switch(writer, received, current, meta, lambda *found: in_force.set_result(found))
         assert device.lag().waiting == waiting + 1, "it counts as late if it takes long"
         await device.settled(30)
-        return tmp_path / "_cluster.bak.0001", await in_force
+        store, sizes = await in_force
+        assert sizes == store.bytes_to_start() == (len(b"state"), 0)
+        return tmp_path / "_cluster.bak.0001", store
 
     failed: list[StoreError] = []
     aside, store = asyncio.run(switch())
@@ -192,6 +198,33 @@ def test_a_received_store_takes_the_place_of_one_that_has_all_that_was_submitted
     assert inspect(aside).position == 3
     assert (store.meta.position, store.meta.marker) == (7, Marker.DIRTY)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.EIO, Exit.IO_ERROR), (errno.EACCES, Exit.IO_ERROR)]
+)
+def test_a_received_store_that_cannot_be_put_in_force_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: Exit
+) -> None:
+    mark = tmp_path / "store.joining.1" / "verified"
+
+    def install(*_: object) -> None:
+        raise OSError(number, os.strerror(number), str(mark))
+
+    async def switch() -> StoreError:
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[StoreError] = loop.create_future()
+        device = DataDirectoryDevice(tmp_path, loop, failed.set_result, Reserve(tmp_path))
+        current = LmdbStore(tmp_path / "store", Meta("c", "a", "s"))
+        received = swap.incoming(tmp_path, "1", Meta("c", "a", "s"))
+        writer = device.open_writer(current, lambda _: None)
+        device.switch(writer, received, current, received.meta, lambda *_: None)
+        return await failed
+
+    monkeypatch.setattr(swap, "install", install)
+    error = asyncio.run(switch())
+    assert str(error).startswith(f"{mark}: putting the received state in force failed: ")
+    assert exit_of_store(error) is code
 
 
 @pytest.mark.parametrize("log_bytes_min", [0, SHORT_LOG_BYTES])

@@ -67,13 +67,13 @@ class SlowDevice:
 
     def switch(
         self, writer: SlowWriter, received: MemoryStore, current: MemoryStore, meta: Meta,
-        done: Callable[[MemoryStore], None],
+        done: Callable[[MemoryStore, tuple[int, int]], None],
     ) -> None:  # fmt: skip
         assert writer is self.writers[-1]
 
         def finish() -> None:
             received.put_meta(meta)
-            done(received)
+            done(received, received.bytes_to_start())
 
         self.finish = finish
 
@@ -220,6 +220,21 @@ def test_a_store_that_gives_its_vote_back_reports_nothing() -> None:
     it.persister.takes_back_vote(lambda: None)
     it.device.writers[-1].on_durable(it.persister.meta.position)
     assert not it.durable
+
+
+def test_the_loop_asks_no_received_store_for_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That reads the disk, which may not answer: it is for the thread of the switch."""
+    device, replica = SlowDevice(), Replica("a", Machine("a"), History())
+    persister = Persister(device, MemoryStore(MemoryDisk(), OLD), OLD, lambda _: None)
+    received = MemoryStore(MemoryDisk(), OLD)
+    received.write_checkpoint(0, [b"state"], OLD)
+    with monkeypatch.context() as patch:
+        patch.delattr(MemoryStore, "bytes_to_start")
+        persister.adopt(received, replica, counts=True)
+        assert persister.bytes_to_start == (0, 0)
+    assert device.finish is not None
+    device.finish()
+    assert persister.bytes_to_start == (len(b"state"), 0)
 
 
 def test_work_waiting_for_the_store_runs_in_order_once_it_is_in_force() -> None:

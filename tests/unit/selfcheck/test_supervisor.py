@@ -23,7 +23,7 @@ from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
 from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor, is_damage
 from broker.waiting.pager import PageDamaged, PageLost
-from store.errors import DiskBroken, FullMidway, StoreFailed, broken
+from store.errors import DiskBroken, FullMidway, NotWritable, StoreFailed, StoreMissing, broken
 from store.lmdb_store import LmdbStore
 from tests.support.replaced_message import replace_message
 from tests.support.stores.poisoned import (
@@ -157,6 +157,8 @@ def test_a_disk_error_is_not_blamed_on_a_command_or_the_store(
         assert not is_damage(error)
     assert member.supervisor.failed(StoreFailed("x")) == (Exit.INTERNAL, "the store failed: x")
     assert member.supervisor.failed(DiskBroken("x")) == (Exit.IO_ERROR, "the store failed: x")
+    for changed in (NotWritable("x"), StoreMissing("x")):  # since it started
+        assert member.supervisor.failed(changed) == (Exit.IO_ERROR, "the store failed: x")
     assert member.supervisor.failed(FullMidway("x")) == (Exit.FULL, "the store failed: x")
     assert not member.supervisor.evidence.all(KIND)
 
