@@ -1,7 +1,8 @@
 """Starts the process that compresses and drops closed segments of the member log.
 
-One process at a time, started when a segment was closed and when the member starts; its work is
-counted and logged. If it cannot be started the member continues: only disk space is at stake.
+One process at a time, started when a segment was closed and when the member first serves, as its
+clock was compared with the others' by then; its work is counted and logged. If it cannot be started
+the member continues: only disk space is at stake.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ class LogArchiver:
         current: Callable[[], Path],
         policy: Policy,
         loop: asyncio.AbstractEventLoop,
+        clock_is_right: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`current` returns the segment being written."""
+        """`current` returns the segment being written; by a clock that is not right nothing is too
+        old."""
         self._directory, self._current, self._policy = directory, current, policy
-        self._loop = loop
+        self._loop, self._clock_is_right = loop, clock_is_right
         self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = self._stopped = False
@@ -81,8 +84,9 @@ class LogArchiver:
 
     async def _run(self) -> None:
         kept: set[str] = set()
+        policy = self._policy if self._clock_is_right() else self._policy._replace(keep_s=0)
         try:
-            code = await self._loop.run_in_executor(None, self._one_process, kept)
+            code = await self._loop.run_in_executor(None, self._one_process, policy, kept)
             self.counters["segments_kept_unverified"] = len(kept)
             self._reported &= kept
             if code and not self._stopped:
@@ -97,13 +101,13 @@ class LogArchiver:
                 self._again = False
                 self.tend()
 
-    def _one_process(self, kept: set[str]) -> int:
+    def _one_process(self, policy: Policy, kept: set[str]) -> int:
         """On a worker thread: looking into the directory and starting a process read the disk."""
         current = self._current().name
-        if not is_due(self._directory, current, self._policy) or self._stopped:
+        if not is_due(self._directory, current, policy) or self._stopped:
             return 0
         paths = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        command = command_line(self._directory, current, self._policy, time.time())
+        command = command_line(self._directory, current, policy, time.time())
         with subprocess.Popen(
             [sys.executable, *command],
             stdin=subprocess.DEVNULL,

@@ -124,6 +124,7 @@ class BrokerMember:
     _stopping = ""
     _ending = False  # in order, or about to
     _turn_due = disk_stuck = False
+    _untended = True  # the segments of former incarnations
     _beside: Sequence[Beside] = ()
 
     def __init__(
@@ -145,7 +146,8 @@ class BrokerMember:
         who = member_identity(options, identity)
         self._ring = ring = RingEndpoint(options, who, transport, self._on_output, loop)
         self._log = memberlog = MemberLog(
-            options, identity, meta, _wall_us, loop, lambda: self._member, self.failed)  # fmt: skip
+            options, identity, meta, _wall_us, loop, lambda: self._member, self.failed,
+            lambda: identity.name not in self._watchdogs.clocks.alarms)  # fmt: skip
         memberlog.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
             identity.name, options, self.schedule, loop.call_later, ports,
@@ -218,7 +220,6 @@ class BrokerMember:
         self._beside = beside
         self._watchdogs.start()
         self._ring.start(self._controller.primary, self.stop)
-        self._log.tend()
         gateway = self.clients.gateway
         self._controller.before_commands = self._tick_first
         self._timers.limit_consumers(gateway.refuse_channel, gateway.consumer_timeout_s)
@@ -480,6 +481,9 @@ class BrokerMember:
             log.log(NOTED[event], "%s", text)
         else:
             log.debug("%s: %s", event, text)
+        if event == "serve" and self._untended:
+            self._untended = False
+            self._log.tend()
         if event == "installed":  # the old state, and memory of a transfer, are free
             self._watchdogs.memory.soon()
 

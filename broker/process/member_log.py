@@ -41,6 +41,7 @@ class MemberLog:
         loop: asyncio.AbstractEventLoop,
         member: Callable[[], ReplicatedMember[LmdbStore, StoreWriter]],
         on_failed: Callable[[Exception], None],
+        clock_is_right: Callable[[], bool],
     ) -> None:
         given = options.memberlog
         # The name that a promise was made to, before anything was held, may be of a start that came
@@ -55,7 +56,9 @@ class MemberLog:
         writer.awaited = lambda: member().awaits_log
         self.recorder = Recorder(writer)
         self._lease = identity.lease
-        self._archiver = LogArchiver(identity.log_dir, lambda: writer.path, given.policy, loop)
+        self._archiver = LogArchiver(
+            identity.log_dir, lambda: writer.path, given.policy, loop, clock_is_right
+        )
         writer.closed = self._archiver.closed
         self.tend = self._archiver.tend
 

@@ -468,6 +468,26 @@ class TestProcess:
         assert counters["bytes_saved"] > 1000
         assert counters["archive_failures"] == 0
 
+    @pytest.mark.parametrize("right", [True, False])
+    def test_by_a_clock_that_is_not_right_nothing_is_too_old(
+        self, tmp_path: Path, *, right: bool
+    ) -> None:
+        """A clock a year ahead dropped all closed segments, before anybody had looked at it."""
+        write_incarnation(tmp_path, 1, 1)
+        os.utime(tmp_path / "a.1.000000.qml", (0, 0))
+
+        async def run() -> int:
+            loop = asyncio.get_running_loop()
+            policy = Policy(keep_s=86_400, drop_unverified=True)
+            current = tmp_path / "a.1.000001.qml"
+            archiver = LogArchiver(tmp_path, lambda: current, policy, loop, lambda: right)
+            archiver.tend()
+            await archiver.idle()
+            return archiver.counters["segments_dropped_unverified"]
+
+        assert asyncio.run(run()) == right
+        assert ("a.1.000000.qml.gz" not in names(tmp_path)) is right
+
     def test_a_failed_start_is_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
