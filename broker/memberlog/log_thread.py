@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.memberlog.segment_file import Step
-from broker.memberlog.writer import SEGMENT_BYTES, SEGMENT_US, LogWriteFailed, MemberLogWriter
+from broker.memberlog.writer import SEGMENT_BYTES, SEGMENT_US, MemberLogWriter
 from store.commit_queue import SPACE_RETRY_S, CommitLag
 from store.errors import NO_SPACE
 
@@ -62,6 +62,7 @@ class LogThread(MemberLogWriter):
         self._waiting: deque[tuple[int, float, int]] = deque()  # `written` after it, since, bytes
         self._waiting_bytes = 0
         self._ended = False  # the thread has stopped
+        self._ended_by: BaseException | None = None  # set before that
         self._told: list[asyncio.Future[None]] = []  # waiters for the next sign of the thread
         self._thread = threading.Thread(target=self._run, name="memberlog-writer", daemon=True)
         self._thread.start()
@@ -90,8 +91,8 @@ class LogThread(MemberLogWriter):
         finally:
             self._queue.put(None)
         ended = await self._until(lambda: False, patience_s)
-        if self._failed:
-            raise LogWriteFailed(self._failed, self._failed_by)
+        if self._ended_by is not None:  # the thread's word of it may still be under way
+            raise self._fails(self._ended_by)
         return ended
 
     async def _until(self, reached: Callable[[], bool], patience_s: float) -> bool:
@@ -140,6 +141,7 @@ class LogThread(MemberLogWriter):
         except BaseException as error:  # of any kind: nothing more may be written
             failure = error
         self._file.give_up()
+        self._ended_by = failure
         self._ended = True
         self._tell([], failure)
 

@@ -320,8 +320,12 @@ class BrokerMember:
         code = await self._close_store(code, reason, inconsistent=inconsistent)
         history = self._controller.replica.history
         patience_s = 0.0 if self.disk_stuck else PATIENCE_S  # it was already waited for
-        if not await self._log.close(reason, history, patience_s):
-            self.disk_stuck = True
+        try:
+            if not await self._log.close(reason, history, patience_s):
+                self.disk_stuck = True
+        except LogWriteFailed as error:
+            log.error("the member log could not be closed in order: %s", error)
+            code = exit_of(error.number) if code is Exit.OK else code
         if not self.disk_stuck and not await self._supervisor.settled(PATIENCE_S):
             self.disk_stuck = True
         self._ring.driver.stop(LEAVE_MS)

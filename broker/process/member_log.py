@@ -11,7 +11,6 @@ from broker.durability.store_writer import StoreWriter
 from broker.machine.machine import Machine
 from broker.memberlog.log_thread import LogThread
 from broker.memberlog.recorder import Recorder
-from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.log_archiver import LogArchiver
 from broker.replication.chain import History
@@ -88,15 +87,16 @@ class MemberLog:
         await self._writer.settled(SETTLE_S)
 
     async def close(self, reason: str, history: History, patience_s: float) -> bool:
-        """Write the end; False: the disk does not answer, and a thread is still blocked in it."""
-        ended = True
+        """Write the end; False: the disk does not answer, and a thread is still blocked in it.
+
+        Raises LogWriteFailed when not everything could be written; it is closed all the same.
+        """
         try:
             self._lease.given_up()
             self.recorder.stop(reason, history)
             ended = await self._writer.closed_within(patience_s)
-            if not ended:
-                log.critical("the member log could not be closed: the disk does not answer")
-        except LogWriteFailed as error:
-            log.error("the member log could not be closed in order: %s", error)
-        await self._archiver.stop()
+        finally:
+            await self._archiver.stop()
+        if not ended:
+            log.critical("the member log could not be closed: the disk does not answer")
         return ended

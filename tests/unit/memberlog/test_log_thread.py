@@ -214,6 +214,23 @@ def test_segments_are_reported_when_they_are_whole(tmp_path: Path, disk: Disk) -
     assert positions(tmp_path) == list(range(100))
 
 
+def test_a_log_whose_thread_has_just_failed_is_not_closed_in_order(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """The loop sees that the thread has ended before it gets the word of it."""
+
+    async def scene(log: LogThread) -> None:
+        disk.error = errno.EIO
+        log.append(Durable(1))
+        log.flush()
+        log._thread.join(LONG_S)
+        with pytest.raises(LogWriteFailed) as failed:
+            await log.closed_within(LONG_S)
+        assert failed.value.number == errno.EIO
+
+    run(tmp_path, scene)
+
+
 def test_a_full_disk_is_waited_for_except_by_a_closed_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
