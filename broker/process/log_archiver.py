@@ -42,12 +42,12 @@ class LogArchiver:
         current: Callable[[], Path],
         policy: Policy,
         loop: asyncio.AbstractEventLoop,
-        clock_is_right: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`current` returns the segment being written; by a clock that is not right nothing is too
-        old."""
+        """`current` returns the segment being written."""
         self._directory, self._current, self._policy = directory, current, policy
-        self._loop, self._clock_is_right = loop, clock_is_right
+        self._loop = loop
+        self.clock_is_right: Callable[[], bool] = lambda: True
+        """By a clock that is not, nothing is too old."""
         self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = self._stopped = False
@@ -84,7 +84,7 @@ class LogArchiver:
 
     async def _run(self) -> None:
         kept: set[str] = set()
-        policy = self._policy if self._clock_is_right() else self._policy._replace(keep_s=0)
+        policy = self._policy if self.clock_is_right() else self._policy._replace(keep_s=0)
         try:
             code = await self._loop.run_in_executor(None, self._one_process, policy, kept)
             self.counters["segments_kept_unverified"] = len(kept)

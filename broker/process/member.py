@@ -146,8 +146,7 @@ class BrokerMember:
         who = member_identity(options, identity)
         self._ring = ring = RingEndpoint(options, who, transport, self._on_output, loop)
         self._log = memberlog = MemberLog(
-            options, identity, meta, _wall_us, loop, lambda: self._member, self.failed,
-            lambda: identity.name not in self._watchdogs.clocks.alarms)  # fmt: skip
+            options, identity, meta, _wall_us, loop, lambda: self._member, self.failed)  # fmt: skip
         memberlog.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
             identity.name, options, self.schedule, loop.call_later, ports,
@@ -220,6 +219,8 @@ class BrokerMember:
         self._beside = beside
         self._watchdogs.start()
         self._ring.start(self._controller.primary, self.stop)
+        name, clocks = self._identity.name, self._watchdogs.clocks
+        self._log.archiver.clock_is_right = lambda: name not in clocks.alarms
         gateway = self.clients.gateway
         self._controller.before_commands = self._tick_first
         self._timers.limit_consumers(gateway.refuse_channel, gateway.consumer_timeout_s)

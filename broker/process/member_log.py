@@ -40,7 +40,6 @@ class MemberLog:
         loop: asyncio.AbstractEventLoop,
         member: Callable[[], ReplicatedMember[LmdbStore, StoreWriter]],
         on_failed: Callable[[Exception], None],
-        clock_is_right: Callable[[], bool],
     ) -> None:
         given = options.memberlog
         # The name that a promise was made to, before anything was held, may be of a start that came
@@ -55,18 +54,16 @@ class MemberLog:
         writer.awaited = lambda: member().awaits_log
         self.recorder = Recorder(writer)
         self._lease = identity.lease
-        self._archiver = LogArchiver(
-            identity.log_dir, lambda: writer.path, given.policy, loop, clock_is_right
-        )
-        writer.closed = self._archiver.closed
-        self.tend = self._archiver.tend
+        self.archiver = LogArchiver(identity.log_dir, lambda: writer.path, given.policy, loop)
+        writer.closed = self.archiver.closed
+        self.tend = self.archiver.tend
 
     @property
     def counters(self) -> dict[str, int]:
         """Return counts of records written, packed and dropped."""
         lag = self._writer.lag()
         waiting = {"waiting_bytes": lag.bytes}
-        return {**self._archiver.counters, **self._writer.counters, **waiting}
+        return {**self.archiver.counters, **self._writer.counters, **waiting}
 
     @property
     def full(self) -> str:
@@ -96,7 +93,7 @@ class MemberLog:
             self.recorder.stop(reason, history)
             ended = await self._writer.closed_within(patience_s)
         finally:
-            await self._archiver.stop()
+            await self.archiver.stop()
         if not ended:
             log.critical("the member log could not be closed: the disk does not answer")
         return ended

@@ -12,10 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from broker.durability.data_directory import DataDirectory, truncated
-from broker.durability.store_writer import exit_of_store
 from broker.exit_codes import Exit
 from broker.listener.client_listener import (
     AccessFileError,
@@ -56,8 +54,8 @@ from store.errors import (
     StoreBusy,
     StoreError,
     broken,
+    failed,
 )
-from store.files.durable_files import explain
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
 
@@ -343,7 +341,8 @@ def _opening() -> Iterator[None]:
     except OSError as error:
         if error.filename is None or error.errno not in (*BROKEN, *OWNER, *NO_SPACE):
             raise
-        raise _refused(explain(error, Path(str(error.filename)))) from error
+        found = failed(str(error.filename), error)
+        raise _refused(NotWritable(str(found)) if error.errno in OWNER else found) from error
     except StoreError as error:
         raise _refused(error) from error
     except ThreadEnded as error:
@@ -359,8 +358,10 @@ def _refused(error: StoreError) -> _Refused:
             return _Refused(Exit.CANNOT_CREATE, str(error))
         case DiskFailed():
             return _Refused(Exit.LATE_DISK, str(error))
-        case DiskBroken() | NoSpace() | FullMidway():
-            return _Refused(exit_of_store(error), str(error))
+        case DiskBroken():
+            return _Refused(Exit.IO_ERROR, str(error))
+        case NoSpace() | FullMidway():
+            return _Refused(Exit.FULL, str(error))
         case _:
             return _Refused(Exit.DATA, str(error))
 

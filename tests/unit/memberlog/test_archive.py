@@ -480,7 +480,8 @@ class TestProcess:
             loop = asyncio.get_running_loop()
             policy = Policy(keep_s=86_400, drop_unverified=True)
             current = tmp_path / "a.1.000001.qml"
-            archiver = LogArchiver(tmp_path, lambda: current, policy, loop, lambda: right)
+            archiver = LogArchiver(tmp_path, lambda: current, policy, loop)
+            archiver.clock_is_right = lambda: right
             archiver.tend()
             await archiver.idle()
             return archiver.counters["segments_dropped_unverified"]
