@@ -1,0 +1,240 @@
+"""A disk that fails at one place of one thread of a real broker.
+
+It goes on, or it ends at once with the exit code for such a disk and a message that names the file
+and the cause. Nothing confirmed is lost, and on the mended disk it starts again (G9).
+Decision: docs/decisions/0152-a-broken-disk-has-a-code-of-its-own.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+
+from broker.exit_codes import Exit
+from tests.crash.failing_disk import (
+    ALL,
+    CHANGES,
+    LOOK,
+    OPEN,
+    READ,
+    SHORT,
+    SIZE,
+    SYNC,
+    WRITE,
+    Brokers,
+    Fault,
+    ForkedBroker,
+)
+from tools.demo.local_cluster import free_ports
+
+pytestmark = pytest.mark.timeout(600)
+
+START_S = 100.0
+AT_ONCE_S = 40.0  # on a busy machine; the watchdog would take a minute
+EIO, EROFS, ENOSPC, EACCES = errno.EIO, errno.EROFS, errno.ENOSPC, errno.EACCES
+BROKEN, FULL = Exit.IO_ERROR, Exit.FULL
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+class Place:
+    """One broker's data directory and ports, and what it has confirmed."""
+
+    def __init__(self, brokers: Brokers, root: Path, *arguments: str) -> None:
+        self.brokers, self.data_dir = brokers, root / "data"
+        self.port, api = free_ports(2)
+        self._log = root / "said"
+        self.arguments = [
+            "--port", str(self.port), "--management-port", str(api), "--data-dir",
+            str(self.data_dir), *arguments,
+        ]  # fmt: skip
+        self.confirmed = 0
+        brokers.disk.watch(self.data_dir)
+
+    def start(self) -> ForkedBroker:
+        """Start it; what it said before is forgotten."""
+        self._log.unlink(missing_ok=True)
+        return self.brokers.start(self.arguments, self._log)
+
+    def ready(self) -> ForkedBroker:
+        """Start it, and wait until it serves."""
+        broker = self.start()
+        assert broker.says("READY, was", START_S), broker.text()
+        return broker
+
+    def connect(self) -> pika.BlockingConnection:
+        return pika.BlockingConnection(
+            pika.ConnectionParameters(
+                "127.0.0.1", self.port, socket_timeout=AT_ONCE_S,
+                blocked_connection_timeout=AT_ONCE_S,
+            )
+        )  # fmt: skip
+
+    def publish(self, count: int, size: int = 10) -> None:
+        """Publish until all are confirmed, or the broker ends."""
+        with suppress(pika.exceptions.AMQPError, OSError):
+            channel = self.connect().channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            for _ in range(count):
+                channel.basic_publish("", "q", os.urandom(size), PERSISTENT)
+                self.confirmed += 1
+            channel.connection.close()
+
+    def check(self) -> None:
+        """Start it on the mended disk: everything confirmed is there."""
+        self.brokers.disk.mend()
+        broker = self.ready()
+        connection = self.connect()
+        found = connection.channel().queue_declare("q", durable=True, passive=True)
+        connection.close()
+        assert found.method.message_count >= self.confirmed
+        broker.signal(signal.SIGTERM)
+        assert broker.ended(START_S) == Exit.OK, broker.text()
+
+
+def ended(broker: ForkedBroker, code: Exit, number: int, seconds: float = AT_ONCE_S) -> None:
+    """It ends with this code, and says which file met which error."""
+    assert broker.ended(seconds) == code, broker.text()
+    text = broker.text()
+    assert "Traceback" not in text, text
+    cause = os.strerror(number), f"({errno.errorcode[number]})"
+    assert any("/data" in line for line in text.splitlines() if any(map(line.count, cause))), text
+
+
+@pytest.fixture(scope="module")
+def brokers(failing_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    made = Brokers(failing_library, tmp_path_factory.mktemp("brokers") / "disk")
+    yield made
+    made.close()
+
+
+RUNNING = {
+    "the journal": (Fault(EIO, WRITE, "journal", "store-writer"), BROKEN, 10),
+    "half a record of the journal": (Fault(SHORT, WRITE, "journal", last=1), BROKEN, 10),
+    "a sync of LMDB, once": (Fault(EIO, SYNC, "data.mdb", "store-writer", last=1), BROKEN, 70_000),
+    "LMDB's file": (Fault(EROFS, WRITE, "data.mdb", "store-writer"), BROKEN, 70_000),
+    "a commit without space": (Fault(ENOSPC, WRITE, "data.mdb", "store-writer"), FULL, 70_000),
+    "blocks for LMDB": (Fault(EIO, SIZE | OPEN, "data.mdb", "store-writer"), BROKEN, 300_000),
+    "the member log, once": (Fault(EIO, WRITE, "memberlog", last=1), BROKEN, 10),
+    "the member log": (Fault(EACCES, WRITE, "memberlog"), BROKEN, 10),
+    "the scrubber": (Fault(EROFS, ALL, "", "uvloop"), BROKEN, 10),
+    "the look at the files": (Fault(EIO, ALL, "", "files"), BROKEN, 10),
+    "everything": (Fault(EROFS, CHANGES), BROKEN, 10),
+}  # fmt: skip
+"""Where it fails, the exit code, and the size of the messages meanwhile."""
+EVERY_DAY = ("half a record of the journal", "a sync of LMDB, once", "the member log, once")
+
+
+def some(table: dict[str, tuple[Fault, Exit, int]]) -> list[object]:
+    """Names of cases; most are slow tests."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=() if name in EVERY_DAY else slow) for name in table]
+
+
+@pytest.mark.parametrize("case", some(RUNNING))
+def test_a_running_broker_ends_at_once(brokers: Brokers, tmp_path: Path, case: str) -> None:
+    fault, code, size = RUNNING[case]
+    place = Place(brokers, tmp_path)
+    broker = place.ready()
+    place.publish(3)
+    brokers.disk.order(fault)
+    for _ in range(10):  # the scrubber has something to read only after a commit
+        place.publish(20, size)
+        if broker.ended(0.5) is not None:
+            break
+    assert brokers.disk.struck
+    ended(broker, code, fault.how if fault.how > 0 else EIO)
+    place.check()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault(EIO, ALL, "", "resource-gauge"), id="the gauge"),
+        pytest.param(Fault(ENOSPC, WRITE, "memberlog", last=3), id="the member log, for a while"),
+        pytest.param(Fault(EIO, WRITE, "pages"), id="pages"),
+        pytest.param(Fault(EIO, WRITE, "owner.lock"), id="the lock's file"),
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+def test_a_running_broker_goes_on(brokers: Brokers, tmp_path: Path, fault: Fault) -> None:
+    """Messages stay in memory; the log waits for space; the rest is for people."""
+    place = Place(brokers, tmp_path, "--page-memory", "1MiB")
+    broker = place.ready()
+    brokers.disk.order(fault)
+    until = time.monotonic() + START_S
+    while (not brokers.disk.struck or place.confirmed < 40) and time.monotonic() < until:
+        place.publish(40, 100_000)
+    assert brokers.disk.struck
+    assert place.confirmed >= 40
+    assert broker.exit_code() is None, broker.text()
+    brokers.disk.mend()
+    broker.signal(signal.SIGTERM)
+    assert broker.ended(START_S) == Exit.OK, broker.text()
+    assert "Traceback" not in broker.text()
+    place.check()
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        pytest.param(Fault(EIO, SYNC, "memberlog", "memberlog-write"), BROKEN, id="the log's sync"),
+        pytest.param(Fault(ENOSPC, WRITE, "memberlog"), FULL, id="no space for the log's end"),
+        pytest.param(Fault(EROFS, CHANGES, "", "loop"), BROKEN, id="the marker"),
+    ],
+)
+@pytest.mark.slow
+def test_a_stop_tells_that_its_end_could_not_be_written(
+    brokers: Brokers, tmp_path: Path, fault: Fault, code: Exit
+) -> None:
+    place = Place(brokers, tmp_path)
+    broker = place.ready()
+    place.publish(3)
+    brokers.disk.order(fault)
+    broker.signal(signal.SIGTERM)
+    ended(broker, code, fault.how)
+    place.check()
+
+
+def left_by_a_kill(brokers: Brokers, root: Path) -> Path:
+    """Return what a broker leaves that was killed after its first messages."""
+    place = Place(brokers, root)
+    broker = place.ready()
+    place.publish(5)
+    broker.signal(signal.SIGKILL)
+    broker.ended(START_S)
+    assert place.confirmed == 5
+    return place.data_dir
+
+
+STARTS = {
+    "a look at LMDB's file": (Fault(EIO, LOOK, "store/data.mdb"), Exit.IO_ERROR),
+    "LMDB's lock file": (Fault(ENOSPC, OPEN, "lock.mdb"), Exit.FULL),
+    "the journal": (Fault(EIO, READ, "journal"), Exit.IO_ERROR),
+    "the evidence": (Fault(EROFS, LOOK, "/evidence"), Exit.IO_ERROR),
+    "the pages": (Fault(ENOSPC, OPEN, "/pages"), Exit.FULL),
+    "another owner": (Fault(EACCES, OPEN, "/data.mdb"), Exit.CANNOT_CREATE),
+}
+
+
+def test_a_start_names_the_file_and_the_error(brokers: Brokers, tmp_path: Path) -> None:
+    """And the next one, on the mended disk, finds everything."""
+    left_by_a_kill(brokers, tmp_path)
+    place = Place(brokers, tmp_path)
+    place.confirmed = 5
+    for case, (fault, code) in STARTS.items():
+        brokers.disk.order(fault)
+        broker = place.start()
+        assert broker.ended(AT_ONCE_S) == code, f"{case}: {broker.text()}"
+        assert "Traceback" not in broker.text(), case
+        assert os.strerror(fault.how) in broker.text(), f"{case}: {broker.text()}"
+    place.check()
