@@ -37,7 +37,7 @@ class Rig:
         self.device = Mock()
         host = Mock(stopping=False)
         self.device.switch.side_effect = lambda _writer, received, _current, meta, done: (
-            received.put_meta(meta), done(received),
+            received.put_meta(meta), done(received, received.bytes_to_start()),
         )  # fmt: skip
         self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
             Ports(self.ring, Mock(), self.clock, self.transfer, Mock(), Mock(), host),
@@ -120,7 +120,7 @@ def test_nothing_of_the_old_store_is_reported_until_the_new_is_in_force() -> Non
     assert rig.reported == 0
     _, received, _, meta, done = switches.pop()
     received.put_meta(meta)
-    done(received)
+    done(received, received.bytes_to_start())
     assert rig.reported == position
 
 
