@@ -248,7 +248,7 @@ class Node:
             operational.on_token(sender, message, now)
         elif kind is _REPORT and operational is not None:
             assert isinstance(message, Report)
-            operational.on_report(sender, message)
+            operational.on_report(sender, message, now)
         elif self.phase is Phase.LEFT or self.phase is Phase.IDLE:
             self.context.count(f"frame_in_{self.phase.value}")
             if self.phase is Phase.LEFT and isinstance(message, Join):

@@ -47,8 +47,9 @@ class Recorder(Protocol):
 class World:
     """The clock, and the pending calls."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, far_s: float) -> None:
         self.now = 0.0
+        self.far_s = far_s  # how much longer a frame takes than between processes of one machine
         self.rng = random.Random(seed)
         self.recorder: Recorder | None = None
         self.real_loop = asyncio.new_event_loop()  # makes futures, and never runs
@@ -183,7 +184,8 @@ class MemoryTransport:
         """Put the frames of this turn under way."""
         world = self._world
         for address, frame in self._outbox:
-            at = max(world.now + world.rng.uniform(*FRAME_S), self._last.get(address, 0.0) + 1e-9)
+            takes = world.far_s + world.rng.uniform(*FRAME_S)
+            at = max(world.now + takes, self._last.get(address, 0.0) + 1e-9)
             self._last[address] = at
             world.at(at, partial(self.peers[address].arrive, frame))
         self._outbox.clear()
@@ -214,6 +216,8 @@ class RingMember:
         self.voters: tuple[str, ...] = ()
         self.confirmed = 0
         self.acks = False  # an applied message is followed by an ack, which is not urgent
+        self.applied: Callable[[bytes, int], None] = lambda _payload, _position: None
+        self.durable: Callable[[int], None] = lambda _position: None
 
     # -- asked by the primary layer --------------------------------------------------------------
 
@@ -241,6 +245,7 @@ class RingMember:
                     self.primary.persisted(event.request)
                 case DurableMark(position):
                     self.confirmed = position
+                    self.durable(position)
                 case _:
                     pass  # no member leaves, so no view ends
         if not isinstance(output, Deliver | Marks) or self.primary.phase.value != "active":
@@ -252,8 +257,10 @@ class RingMember:
         if isinstance(event, Activated):
             self.epoch = event.activation.epoch
             self.primary.activation_applied(self.position)
-        elif self.acks and event.payload != b"ack":
-            self.loop.call_later(0.0, self.submit_ack)
+        else:
+            self.applied(event.payload, self.position)
+            if self.acks and event.payload != b"ack":
+                self.loop.call_later(0.0, self.submit_ack)
         self.driver.expect_mark(self.position)
         self.world.at(self.world.now + COMMIT_S, self.committed(self.position))
 
@@ -272,9 +279,9 @@ class RingMember:
         assert self.driver.submit(payload, Guarantee.SAFE)
 
 
-def cluster(seed: int) -> tuple[World, dict[str, RingMember]]:
-    """Return members of one active primary."""
-    world = World(seed)
+def cluster(seed: int, far_s: float = 0.0) -> tuple[World, dict[str, RingMember]]:
+    """Return members of one active primary, `far_s` more than usual from each other."""
+    world = World(seed, far_s)
     members = {name: RingMember(world, name) for name in NAMES}
     for member in members.values():
         others = (other.transport for other in members.values() if other is not member)

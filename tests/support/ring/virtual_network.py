@@ -39,6 +39,7 @@ class Net:
         self.paused: dict[str, list[bytes]] = {}
         self.drop: Drop = lambda _from, _to, _frame: False
         self.frames = 0
+        self.far_s = 0.0  # how much longer each frame takes than in one room
         self._incarnations = 0
         self._heap: list[tuple[float, int, str, int, bytes]] = []
         self._count = 0
@@ -104,7 +105,8 @@ class Net:
         if to not in self.nodes or (source, to) in self.cut or self.drop(source, to, frame):
             return
         link = (source, to)
-        at = max(self.now + self.rng.uniform(0.00005, 0.0003), self._last.get(link, 0.0) + 1e-9)
+        takes = self.far_s + self.rng.uniform(0.00005, 0.0003)
+        at = max(self.now + takes, self._last.get(link, 0.0) + 1e-9)
         self._last[link] = at
         self.push(at, to, frame)
 

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from vsync.totem.context import Context, Timer, Timers
 from vsync.totem.events import Broadcast, Marks, Send
 from vsync.totem.ordering.application import Delivery, Intake
-from vsync.totem.ordering.reports import FRAMES_MAX, MEMBERS_MAX, OwnMark, Reports, with_mark
+from vsync.totem.ordering.reports import (
+    FRAMES_MAX,
+    MEMBERS_MAX,
+    OwnMark,
+    Reports,
+    ReportWait,
+    with_mark,
+)
 from vsync.totem.ordering.ring import Ring, same
 from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.types import Member
@@ -44,6 +51,7 @@ class OperationalPhase:
         self._kept_until = 0.0  # the waiting token is kept until then for more frames; 0: not
         self._own = OwnMark(intake.mark, ring.marks[ring.index])
         self._reports = Reports(len(ring.members), ring.index)
+        self._wait = ReportWait(context.config.rest_ms, context.config.keep_ms)
         self._reported = False  # something arrived that `_use_reports` has not seen yet
         self._awaited = 0  # my last urgent frame whose marks are still awaited; 0: they came
         self._context = context
@@ -83,7 +91,7 @@ class OperationalPhase:
             self._reports.frame(frame.seq, frame.origin, ring.hop)
             self._reported = True
 
-    def on_report(self, sender: Member, report: Report) -> None:
+    def on_report(self, sender: Member, report: Report, now: float) -> None:
         """Keep another member's report on early frames until everything received was handled."""
         ring, token = self.ring, self.waiting
         if report.ring != ring.id:
@@ -94,6 +102,7 @@ class OperationalPhase:
             self._context.count("report_beyond_token")
         elif not self._reports.take(index, report, ring.hop):
             self._context.count("report_overtaken")
+            self._wait.late(report, now)
         else:
             self._reported = True
 
@@ -178,7 +187,7 @@ class OperationalPhase:
                 self._slowed = True
                 self._context.count("token_slowed")
                 self._context.arm(Timer.HOLD, now + self._intake.throttle_s)
-        elif self._intake.urgent and self._nothing_under_way(token):
+        elif self._intake.urgent and self._may_stay(token):
             self._keep(token, now)
             if self._send_early(now):
                 self._context.count("token_kept")
@@ -283,15 +292,14 @@ class OperationalPhase:
 
     # -- reports in place of rotations ---------------------------------------------------------
 
-    def _nothing_under_way(self, token: Token) -> bool:
-        """Whether a token that comes when this member has work may stay here: few frames are sent,
-        all by this member, and it waits for none of them."""
+    def _may_stay(self, token: Token) -> bool:
+        """Whether a token that comes when this member has work may stay here: the last urgent work
+        was its own, no frame is missing, and its disk has all that was applied."""
         ring, intake = self.ring, self._intake
         return (
             self._keeps
             and token.seq == token.aru == ring.window.aru
             and not token.wanted
-            and ring.mine <= ring.safe
             and intake.coming <= intake.mark
         )
 
@@ -318,7 +326,7 @@ class OperationalPhase:
         safe.
         """
         ring, token, intake = self.ring, self.waiting, self._intake
-        wait_s = self._config.rest_ms / 1000
+        wait_s = self._wait.seconds
         if token is None or not self._kept_until or now + wait_s > self._kept_until:
             return False
         few = min(FRAMES_MAX, self._config.personal_frames - ring.early)
@@ -339,6 +347,7 @@ class OperationalPhase:
         self._reports.sent(self.waiting.seq)
         self._awaited = self.waiting.seq
         intake.visited()
+        self._wait.begin(ring.hop, self.waiting.seq, now)
         self._context.arm(Timer.HOLD, now + wait_s)
         return True
 
@@ -386,6 +395,7 @@ class OperationalPhase:
         if delivered > token.everywhere:
             self.waiting = token = token._replace(everywhere=delivered)
             if delivered == token.seq:
+                self._wait.answered(now)
                 self._context.arm(Timer.HOLD, self._kept_until)
         if delivered > ring.delivered:
             self.deliver()

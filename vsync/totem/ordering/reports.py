@@ -7,12 +7,13 @@ after two hops instead of five, and the keeper writes the marks of the others on
 
 While a token is kept nobody has a visit. So all reports that count belong to the same hop of the
 token, and between two visits of a member there is at most one such hop. Frames are sent early only
-behind frames that all members know, by the token, to be safe; and only while their sender's mark
-has not fallen, because a fall is seen with the token and must be seen first.
+where the token shows that no frame is missing, though not all need be known to be safe: a report
+says that its sender holds everything up to a frame. And only while their sender's mark has not
+fallen, because a fall is seen with the token and must be seen first.
 
 A late or lost report proves nothing: the keeper passes the token on, and what earlier reports
 established stays true.
-Decision: docs/decisions/0098-reports-in-place-of-rotations.md.
+Decisions: docs/decisions/0098-reports-in-place-of-rotations.md, 0156 (`ReportWait`).
 """
 
 from __future__ import annotations
@@ -142,6 +143,43 @@ def _joined(former: Report, report: Report) -> Report:
     if mark_before >= mark:
         mark, covers = mark_before, covers_before
     return _new(Report, (ring, hop, held, safe, mark, covers))
+
+
+class ReportWait:
+    """How long the keeper waits for reports of delivery before it passes the token on.
+
+    As TCP waits for acknowledgements (RFC 6298): for the smoothed time that they took, and four
+    times its deviation. One that comes when the token has gone on tells how long it took, too; one
+    that is lost tells nothing.
+    """
+
+    def __init__(self, least_ms: int, keep_ms: int) -> None:
+        """`keep_ms`: how long the token is kept; a wait takes half of that at most."""
+        self._least_s, self._most_s = least_ms / 1000, max(least_ms, keep_ms // 2) / 1000
+        self.seconds = self._least_s
+        self._smoothed_s = self._deviation_s = 0.0
+        self._sent = -1, 0, 0.0  # the hop of the kept token, the last early frame, and when it went
+
+    def begin(self, hop: int, seq: int, now: float) -> None:
+        """Early frames up to `seq` went out."""
+        self._sent = hop, seq, now
+
+    def late(self, report: Report, now: float) -> None:
+        """A report came that did not count."""
+        hop, seq, _ = self._sent
+        if report.hop == hop and report.held >= seq:
+            self.answered(now)
+
+    def answered(self, now: float) -> None:
+        """All have reported that they delivered these frames, or one has, late."""
+        took = now - self._sent[2]
+        if self._smoothed_s:
+            self._deviation_s += (abs(took - self._smoothed_s) - self._deviation_s) / 4
+            self._smoothed_s += (took - self._smoothed_s) / 8
+        else:
+            self._smoothed_s, self._deviation_s = took, took / 2
+        wait_s = self._smoothed_s + 4 * self._deviation_s
+        self.seconds = min(max(wait_s, self._least_s), self._most_s)
 
 
 class OwnMark:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.vsync.totem.test_pace import CONFIG, KEEP_S, REST_S, STEP_S, Disks, phase_of
 from vsync.totem.events import Broadcast, Deliver, Marks, Send
-from vsync.totem.ordering.reports import FRAMES_MAX, OwnMark, Reports
+from vsync.totem.ordering.reports import FRAMES_MAX, OwnMark, Reports, ReportWait
 from vsync.totem.ordering.ring import Ring
 from vsync.types import NO_RING
 from vsync.wire.messages import FrameKind, Report
@@ -94,6 +94,42 @@ def test_consecutive_messages_need_few_rotations(names: str) -> None:
     assert net.tokens() < 200 * 0.8 * len(names)
     assert net.count("sent_early") > 150
     assert net.count("reports_late") < 10
+
+
+@pytest.mark.parametrize("far_s", [0.0005, 0.001, 0.002, 0.003])
+def test_reports_are_awaited_for_as_long_as_they_take(far_s: float) -> None:
+    """A message takes three hops also where those take longer than a rest."""
+    net = Watched()
+    net.far_s = far_s
+    for _ in range(20):
+        net.confirmed("b", 0.1)
+    rests = net.count("reports_late")
+    took = [net.confirmed("b", 0.1) for _ in range(100)]
+    early, late = net.count("sent_early"), net.count("reports_late")
+    assert early > 60, (early, late)
+    assert late <= rests + 2, (early, rests, late)
+    assert sorted(took)[25] < 3 * (far_s + 0.0003) + 0.001
+
+
+@pytest.mark.parametrize("far_s", [0.0, 0.0005])
+def test_an_ack_under_way_makes_no_message_wait_for_a_rotation(far_s: float) -> None:
+    """A consumer beside the producer acknowledges each message, and the ack goes with a token; the
+    next message comes before it is known to be safe."""
+    net = Watched()
+    net.far_s = far_s
+    took = []
+    for number in range(100):
+        sent, began = b"%d" % number, net.now
+        net.submit("b", sent)
+        while not (at := net.position("b", sent)):
+            net.step(STEP_S)
+        net.nodes["b"].submit(b"ack", net.now, urgent=False)
+        net.flush("b")
+        while net.durable_at("b") < at:
+            net.step(STEP_S)
+        took.append(net.now - began)
+    assert net.count("sent_early") > 60
+    assert sorted(took)[50] < 3 * (far_s + 0.0003) + 0.001
 
 
 def test_a_member_that_waits_for_marks_calls_the_keeper() -> None:
@@ -357,12 +393,12 @@ def test_false_reports_are_counted_by_name() -> None:
         "report_overtaken": good._replace(hop=ring.hop - 3),
     }
     for code, report in false.items():
-        phase.on_report(a, report)
+        phase.on_report(a, report, net.now)
         assert net.nodes["b"].counters[code] == 1
-    phase.on_report(b._replace(name="z"), good)
+    phase.on_report(b._replace(name="z"), good, net.now)
     assert net.nodes["b"].counters["report_stranger"] == 1
     marks = ring.marks
-    phase.on_report(a, good)
+    phase.on_report(a, good, net.now)
     phase.turn(net.now)
     assert ring.marks == marks  # nothing is under way
 
@@ -432,6 +468,39 @@ def test_early_frames_count_up_to_the_first_gap() -> None:
     assert not reports.under_way
     reports.received(6)
     assert (reports.under_way, reports.upto) == (True, 6)
+
+
+def test_the_wait_follows_the_time_that_reports_take() -> None:
+    wait = ReportWait(5, 26)
+    for _ in range(50):
+        wait.begin(3, 5, 10.0)
+        wait.answered(10.0004)
+    assert wait.seconds == 0.005
+    for _ in range(50):
+        wait.begin(3, 5, 10.0)
+        wait.answered(10.008)
+    assert 0.008 < wait.seconds < 0.0085
+    for at in range(50):
+        wait.begin(3, 5, 10.0)
+        wait.answered(10.006 + 0.004 * (at % 2))
+    assert 0.012 < wait.seconds <= 0.013
+    wait.answered(19.0)
+    assert wait.seconds == 0.013
+    for _ in range(100):
+        wait.begin(3, 5, 10.0)
+        wait.answered(10.0004)
+    assert wait.seconds == 0.005
+
+
+def test_only_a_late_report_on_the_last_frames_tells_how_long_it_took() -> None:
+    wait = ReportWait(5, 26)
+    wait.late(report(), 10.0)
+    wait.begin(3, 5, 10.0)
+    wait.late(report(hop=2), 10.012)
+    wait.late(report(held=4), 10.012)
+    assert wait.seconds == 0.005
+    wait.late(report(), 10.012)
+    assert wait.seconds == 0.013
 
 
 def test_an_own_mark_waits_until_all_have_delivered() -> None:
