@@ -282,7 +282,8 @@ class Runner:
         self.phase = "settle"
         world = self.world
         self._heal()
-        healed = world.now
+        # Frames that were delayed are still on their way, and hold up all that follow them.
+        healed = max([world.now, *(link.free_at for link in world.net.links.values())])
         bound = settle_bound_s(self.plan)
         # A token lost with the last fault is not missed before its timeout.
         world.run_until(lambda: False, healed + token_timeout_s(self.plan))
