@@ -46,7 +46,8 @@ class LogMaker:
         self.epoch = 0
         self.seq = 0
         self.blob_no = 0
-        self._submitted: Counter[str] = Counter()  # by origin, which has one session
+        self.submitted: Counter[str] = Counter()  # by origin, which has one session
+        self.first_session = 1
 
     def start(self, incarnation: IncarnationId, history: History | None = None) -> None:
         """Begin an incarnation with the state in its store."""
@@ -91,12 +92,12 @@ class LogMaker:
         outcomes = struct.pack(f"<{len(codes)}H", *codes)
         blob_hash = blake2b(b"blob %d" % self.blob_no, digest_size=16).digest()
         first = self.history.position + 1
-        self._submitted[origin] += 1
-        session = 1 + VOTERS.index(origin)
+        self.submitted[origin] += 1
+        session = self.first_session + VOTERS.index(origin)
         self.history = self.history.after(self.epoch, len(kinds), blob_hash, outcomes)
         batch = Batch(
             self.epoch, self.ring[0], self.seq, first, len(kinds), origin, session,
-            self._submitted[origin], 1_000 * self.blob_no, kinds, outcomes, blob_hash,
+            self.submitted[origin], 1_000 * self.blob_no, kinds, outcomes, blob_hash,
             self.history.chain, root_of(self.history), self.history.order, moves_of(first, codes),
         )  # fmt: skip
         for incarnation in logs:

@@ -35,7 +35,9 @@ class StoreMaker(LogMaker):
         self.begins: dict[IncarnationId, int] = {}
 
     def lead(self, who: IncarnationId, token: int, source: int, *, says: bool = True) -> None:
-        """Start with the present history, under this token."""
+        """Start with the present history, under this token, with a session of its own."""
+        self.first_session = self.history.position * 256 + 1
+        self.submitted.clear()
         self.begins[who] = self.history.position
         self.start(who, self.history)
         self.now_us += 1_000
