@@ -607,7 +607,7 @@ SEEDS = {
     "a_link_that_was_still_late_when_all_was_healed": FailedSeed(
         941034,
         True,
-        "L5, the simulator's own: a delayed frame held up all that followed it on its link for 0.4 s"
+        "L5, the simulator's own: a delayed frame held up what followed it on its link for 0.4 s"
         " after the last fault, longer than the token may be away.  The checks of a healed network"
         " begin when what was under way has arrived",
         without=(),
