@@ -13,6 +13,7 @@ reports it as an event.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import cast
 
 from broker.amqp import codec, errors
@@ -427,6 +428,9 @@ class ServerConnection(FrameReader):
             raise ProtocolFault(errors.COMMAND_INVALID, text, 10, 11)
         credentials = credentials_of(mechanism, cast("bytes", response))
         self._mechanism, self._claimed = mechanism, credentials.user
+        self._judge(credentials)
+
+    def _judge(self, credentials: Credentials) -> None:
         try:
             user = self._authenticate(credentials)
         except ProtocolFault as fault:
@@ -439,13 +443,20 @@ class ServerConnection(FrameReader):
         else:
             self._log_in(user)
 
+    def judge(self, credentials: Credentials, now: float) -> list[Event]:
+        """Authenticate a client that was told to wait: handle waiting input, unless it waits on."""
+        return self._end_wait(partial(self._judge, credentials), now)
+
     def logged_in(self, user: str, now: float, note: str = "") -> list[Event]:
         """Its user is known now (empty: refused, with `note` sent along): handle waiting input."""
+        return self._end_wait(partial(self._log_in, user, note), now)
+
+    def _end_wait(self, how: Callable[[], None], now: float) -> list[Event]:
         if self.phase is not ReaderPhase.LOGIN:
             return []
         self._now = now
         try:
-            self._log_in(user, note)
+            how()
         except ProtocolFault as fault:
             self._on_fault(fault)
         return [*self._take_events(), *self.receive(b"", now)]

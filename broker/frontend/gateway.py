@@ -269,8 +269,8 @@ class Gateway:
 
     def refuse_overdue(self, now: float) -> None:
         """Send the verdicts that are due, and refuse clients that have waited too long."""
-        self.logins.tell_due(now)
         self.admission.refuse_overdue(now)
+        self.logins.tell_due(now)
 
     def is_gone(self, conn: int) -> bool:
         """Whether nothing of this connection is under way or in the state: its held messages are

@@ -222,6 +222,7 @@ class BrokerMember:
         name, clocks = self._identity.name, self._watchdogs.clocks
         self._log.archiver.clock_is_right = lambda: name not in clocks.alarms
         gateway = self.clients.gateway
+        gateway.admission.begin(self._loop.time())
         self._controller.before_commands = self._tick_first
         self._timers.limit_consumers(gateway.refuse_channel, gateway.consumer_timeout_s)
         self._beat()

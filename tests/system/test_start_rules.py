@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from broker.exit_codes import Exit
+from broker.options.addresses import Address
 from store.lmdb_store import LmdbStore
 from tests.manual_pages import chapter
 from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_cluster_faults import channel_of, contents, publish, status_word
 from tests.system.test_cluster_faults import closed_connections as closed_connections
+from tools.client.amqp_client import AmqpConnection
 from tools.client.management import ManagementError
 from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster, command, free_ports
 
@@ -126,6 +130,26 @@ def test_after_a_power_cut_the_order_of_the_starts_does_not_matter(tmp_path: Pat
                 wait_until(lambda at=place: status_word(cluster[at]) != "silent", 20, "a start")  # type: ignore[misc]
             cluster.wait_active()
         assert [number for number, _ in contents(cluster[0])] == list(range(1, expected + 1))
+
+
+def accepts(address: Address) -> bool:
+    """Whether a port is open."""
+    try:
+        socket.create_connection((address.host, address.port), 5.0).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_program_that_waits_for_the_port_is_served(tmp_path: Path, size: int) -> None:
+    """As scripts do that start a broker and then the programs that use it."""
+    with LocalCluster(tmp_path, size, "begin") as cluster:
+        for member in cluster.members:
+            member.start()
+        for member in cluster.members:
+            wait_until(partial(accepts, member.address), 60.0, "its port")
+            AmqpConnection(member.address).close()
 
 
 def test_with_cman_a_member_without_quorum_stops(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ line that holds decides; "others" are all clients but operators and parts of thi
 | `standby`, `standby_briefly` | all but operators | waits, `WAIT_S` at most | were sent away |
 | `standby` | all but operators | is sent away, with the reason | were sent away |
 
-A new session closes the connections of the previous one, whatever holds here.
+A new session closes the connections of the previous one, whatever holds here. While a member
+`begins` nobody gets as far as this: logins wait for its first session (`ClientLogins`).
 Decision: docs/decisions/0066-the-active-member-is-ordered.md.
 """
 
@@ -29,6 +30,9 @@ from broker.frontend.dispatch import release
 WAIT_S = 2.0
 """How long a client waits to be admitted or refused: longer than the token timeout, the forming of
 a ring and the activation of its view take together, and less than any client waits."""
+BEGIN_S = 5.0
+"""How long after its start logins wait for a member's first session: programs connect as soon as
+the port is open, and a start takes a second or three."""
 
 
 class Entry(Enum):
@@ -66,6 +70,7 @@ class Admission:
         self.watches = False  # whether clients come: the other one of a pair is gone
         self.heard = False  # one came since
         self.waiting: dict[Client, None] = {}
+        self._begins_until = 0.0  # 0: it does not begin any more
         self._member, self._port, self._on_work = member, port, on_work
 
     def decide(self, client: Client) -> tuple[Entry, str]:
@@ -91,6 +96,15 @@ class Admission:
         self.standby, self.standby_briefly, self.standby_holds = reason, briefly, holds
         return begins
 
+    def begin(self, now: float) -> None:
+        """The member starts, and will most likely have a session soon."""
+        self._begins_until = now + BEGIN_S
+
+    @property
+    def begins(self) -> bool:
+        """Whether logins wait for this member's first session."""
+        return self._begins_until > 0.0 and not self._port.session
+
     def watch(self, *, on: bool) -> None:
         """Start or stop noticing whether clients come."""
         self.watches, self.heard = on, False
@@ -105,6 +119,8 @@ class Admission:
 
     def refuse_overdue(self, now: float) -> None:
         """Refuse clients that have waited too long."""
+        if now > self._begins_until or self._port.session:
+            self._begins_until = 0.0
         wait_s = self._port.limits.handshake_s if self.standby_holds else WAIT_S
         for client in [one for one in self.waiting if now - one.connected_at > wait_s]:
             del self.waiting[client]

@@ -59,18 +59,23 @@ class ClientLogins:
         self._port, self._admission, self._on_work = port, admission, on_work
         self._cert_login_from, self._anonymous_user = cert_login_from, anonymous_user
         self._judged: dict[Client, _Verdict] = {}  # whose login is known or told later
+        self._early: dict[Client, Credentials] = {}  # they wait for the member's first session
         self._asking: dict[Client, set[AuthQuestion]] = {}
         """The clients that wait until a server has answered all these questions."""
 
     def forget(self, client: Client) -> None:
         """Forget a client that is gone."""
         self._judged.pop(client, None)
+        self._early.pop(client, None)
         self._asking.pop(client, None)
 
     # -- by what it brings -----------------------------------------------------------------------
 
     def authenticate(self, credentials: Credentials, client: Client) -> str | None:
         """Return the client's user; "": no user; None: the client is told later."""
+        if self._admission.begins:
+            self._early[client] = credentials
+            return None
         user, password, mechanism = credentials
         if mechanism == "EXTERNAL":
             user = self._certificate_user(client)
@@ -112,7 +117,12 @@ class ClientLogins:
         self._on_work()
 
     def tell_due(self, now: float) -> None:
-        """Send the verdicts that are due."""
+        """Send the verdicts that are due, and judge logins that came before the first session."""
+        if self._early and not self._admission.begins:
+            early, self._early = self._early, {}
+            for client, credentials in early.items():
+                self._port.mark_writable(client)
+                on_events(client, client.connection.judge(credentials, now))
         for client, verdict in list(self._judged.items()):
             login = verdict.login
             if login is None or verdict.due > now:
