@@ -34,7 +34,7 @@ def batch(first: int, commands: int) -> Batch:
     """Return a batch whose chain depends on where it ends."""
     chain = (first + commands).to_bytes(16, "little")
     return Batch(
-        1, 1, 1, first, commands, "a", 1, 1, 1, bytes(commands), bytes(2 * commands),
+        1, 1, 1, first, commands, "a", 1, 1, 1, b"\x0e" * commands, bytes(2 * commands),
         bytes(16), chain, 0, bytes(16), b"",
     )  # fmt: skip
 
