@@ -297,9 +297,9 @@ def test_two_drivers_over_sockets_miss_no_edge(loop: str) -> None:
             assert one.send(other.address, b"1")
             await until(lambda: heard[-1:] == [last])
             assert heard == list(range(1, last + 1))
-            # A frame may come between the poll and the read; the timer must not have to deliver
-            # more.
-            assert sum(d.counters["edges_missed"] for d in drivers) <= 2
+            # A frame may come between the poll and the read, on a slow machine now and then (4 of
+            # 2,000 seen); a driver that misses edges leaves nearly all frames to the timer.
+            assert sum(d.counters["edges_missed"] for d in drivers) <= last // 100
         finally:
             for driver in drivers:
                 driver.stop()
