@@ -28,11 +28,10 @@ from store.api import Marker, Meta
 from store.errors import (
     BROKEN,
     NO_SPACE,
-    FullMidway,
     NotWritable,
     StoreError,
     StoreUnreadable,
-    broken,
+    failed,
 )
 from store.files.directory_lock import DirectoryLock
 from store.files.space import START_BYTES, Reserve, discard_unfinished
@@ -208,10 +207,10 @@ def truncated(data_dir: Path | None) -> Path | None:
         swap.discard_incoming(data_dir)
         return swap.set_aside(data_dir)
     except OSError as error:
-        what = f"the store in {data_dir} cannot be set aside: {error.strerror or error}"
+        where = f"the store in {data_dir} cannot be set aside"
         if error.errno in BROKEN:
-            raise broken(what, error.errno) from error
-        raise NotWritable(what) from error
+            raise failed(where, error) from error
+        raise NotWritable(f"{where}: {error.strerror or error}") from error
     finally:
         lock.release()
 
@@ -225,11 +224,10 @@ def _cluster(name: str) -> str:
 
 
 def _not_writable(data_dir: Path, error: OSError) -> StoreError:
-    what = f"--data-dir: {data_dir} cannot be made or written: {error.strerror or error}"
-    if error.errno in BROKEN:
-        return broken(what, error.errno)
-    if error.errno in NO_SPACE:  # or no inode is left
-        return FullMidway(f"{what}; free space there")
+    where = f"--data-dir: {data_dir} cannot be made or written"
+    if error.errno in (*BROKEN, *NO_SPACE):  # or no inode is left
+        return failed(where, error)
+    what = f"{where}: {error.strerror or error}"
     match error.errno:
         case errno.EACCES | errno.EPERM:
             return NotWritable(

@@ -30,7 +30,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from broker.waiting.pager import COUNTERS, Pager, Place, Work
-from store.errors import BROKEN, NO_SPACE, FullMidway, NotWritable, StoreFailed, broken
+from store.errors import BROKEN, NO_SPACE, NotWritable, StoreFailed, failed
 
 log = logging.getLogger("qpidd")
 
@@ -210,12 +210,10 @@ class PageFile:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             path.unlink()
         except OSError as error:
-            what = f"{path} cannot be made: {error.strerror or error}"
-            if error.errno in BROKEN:
-                raise broken(what, error.errno) from error
-            if error.errno in NO_SPACE:
-                raise FullMidway(f"{what}; free space there") from error
-            raise NotWritable(what) from error
+            where = f"{path} cannot be made"
+            if error.errno in (*BROKEN, *NO_SPACE):
+                raise failed(where, error) from error
+            raise NotWritable(f"{where}: {error.strerror or error}") from error
         self._where = str(directory)
         self.wanted_bytes: Callable[[], int] = lambda: 0
         self._lock = threading.Lock()
