@@ -14,7 +14,7 @@ from tests.differential import lockstep, program, wire
 from tests.differential.__main__ import compare, two_brokers
 from tests.differential.peers import Side
 from tests.differential.program import Program, Step
-from tests.differential.rules import RULES
+from tests.differential.rules import RULES, Difference, rule_of
 from tests.support.amqp_peer import method
 from tests.system.links.test_rabbitmq import LACKING, SBIN
 from tools.demo.local_cluster import LocalCluster
@@ -55,6 +55,25 @@ def test_a_program_is_shrunk_to_the_difference() -> None:
 
     small = lockstep.shrink(Program(steps), differs)
     assert [step.args for step in small.steps] == [("q7", {}), ("q23", {"b": 2})]
+
+
+@pytest.mark.parametrize(
+    ("queue", "counts", "meant"),
+    [("~q3", (1, 2), True), ("~q3", (2, 1), False), ("~q1", (4, 3), True), ("~q1", (3, 4), False)],
+)
+def test_what_expires_in_a_priority_queue_may_be_counted_there(
+    queue: str, counts: tuple[int, int], *, meant: bool
+) -> None:
+    """Seed 700893: RabbitMQ 3.10.8 keeps it until its turn, ours sends it to `~q1` at once."""
+    table: dict[str, Value] = {"x-max-priority": 1, "x-dead-letter-exchange": "~x2"}
+    before = (
+        Step(1, 1, "queue.declare", ("~q3", False, False, False, False, False, table)),
+        Step(1, 1, "publish", ("~x2", "a", False, False, {"expiration": "0"}, "m")),
+    )
+    look = Step(9, 1, "queue.declare", (queue, True, False, False, False, False, {}))
+    lines = [[f"9.1 replies: queue.declare-ok ('{queue}', {count}, 0)"] for count in counts]
+    assert (rule_of(Difference(look, *lines, before=before)) is not None) is meant
+    assert rule_of(Difference(look, *lines, before=before[1:])) is None
 
 
 class Forgetful(lockstep.Lockstep):
