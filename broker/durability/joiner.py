@@ -32,7 +32,7 @@ from broker.replication.replica import (
     records_of,
 )
 from store.api import Marker, Meta, Staging
-from store.errors import StoreError
+from store.errors import REFUSED, DiskBroken, NotWritable, StoreError, StoreMissing, failed
 from vsync.types import Member
 
 log = logging.getLogger("qpidd.join")
@@ -100,7 +100,8 @@ class Joiner(Generic[StoreT]):
     `replica` returns the member's own replica; `may_replace` tells whether a state at a given point
     may replace it; `keeps_up` whether the disk keeps up with what the member applies; `on_verified`
     replaces the replica at once, or refuses the state; `on_items` is called when `next_item` has
-    something; `on_failed` when the transfer fails.
+    something; `on_failed` when the transfer fails; `on_broken` when this member's disk takes
+    nothing any more, so that another attempt would fail as well.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Joiner(Generic[StoreT]):
         on_verified: Callable[[Replica, StoreT], bool],
         on_items: Callable[[], None],
         on_failed: Callable[[str], None],
+        on_broken: Callable[[StoreError], None],
     ) -> None:
         self.counters = {
             "attempts": 0, "tails": 0, "checkpoints": 0, "resumed": 0, "failed": 0,
@@ -123,7 +125,8 @@ class Joiner(Generic[StoreT]):
         self._device, self._quarantine = device, quarantine
         self._own, self._replica, self._may_replace = own, replica, may_replace
         self._keeps_up = keeps_up
-        self._on_verified, self._on_items, self._on_failed = on_verified, on_items, on_failed
+        self._on_verified, self._on_items = on_verified, on_items
+        self._on_failed, self._on_broken = on_failed, on_broken
         self._donor: Member | None = None
         self._receiver: Receiver | None = None
         self._items: Iterator[Recorded] = iter(())
@@ -373,6 +376,11 @@ class Joiner(Generic[StoreT]):
         if isinstance(error, ExecutionFailed):
             # The next attempt asks for a state behind that command.
             self._fail(self._quarantine.add(error, TRANSFER, self._own().member))
+            return
+        if isinstance(error, OSError) and error.errno in REFUSED:
+            error = failed(f"{error.filename}: a received state cannot be kept", error)
+        if isinstance(error, (DiskBroken, NotWritable, StoreMissing)):
+            self._on_broken(error)
             return
         if not isinstance(error, (StoreError, Divergence, Withheld, ValueError, OSError)):
             self.counters["unexpected"] += 1

@@ -106,6 +106,7 @@ class StateTransfer:
             on_verified=lambda state, received: member().state_received(state, received),
             on_items=lambda: member().tail_is_here(),
             on_failed=lambda reason: member().transfer_failed(reason),
+            on_broken=lambda error: member().disk_broken(error),
         )  # fmt: skip
         self.begin, self.abort, self.done = (
             self._joiner.begin, self._joiner.abort, self._joiner.done,

@@ -346,6 +346,11 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._clock.later(delay_s, partial(self._try_again, self._transfer_begun))
 
     @_or_end
+    def disk_broken(self, error: Exception) -> None:
+        """The disk takes no received state, nor will it take the next one: end this member."""
+        raise error
+
+    @_or_end
     def _try_again(self, transfer: int) -> None:
         if transfer == self._transfers:
             self.controller.transfer_failed()

@@ -238,3 +238,27 @@ def test_a_start_names_the_file_and_the_error(brokers: Brokers, tmp_path: Path) 
         assert "Traceback" not in broker.text(), case
         assert os.strerror(fault.how) in broker.text(), f"{case}: {broker.text()}"
     place.check()
+
+
+def cluster_of_one(root: Path, nodes: str, number: int) -> list[str]:
+    """Return the options of a member of a cluster that one member forms."""
+    return ["--cluster-name", "failing", "--cluster-size", "1", "--cluster-nodes", nodes,
+            "--cluster-bind", nodes.split(",")[number]]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_joiner_ends_whose_disk_takes_no_received_state(brokers: Brokers, tmp_path: Path) -> None:
+    """It asked for the state again and again, with a warning each time."""
+    nodes = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    for name in ("donor", "joiner"):
+        (tmp_path / name).mkdir()
+    donor = Place(brokers, tmp_path / "donor", *cluster_of_one(tmp_path, nodes, 0))
+    running = donor.ready()
+    donor.publish(160, 1 << 20)  # its log no longer begins at 1
+    joiner = Place(brokers, tmp_path / "joiner", *cluster_of_one(tmp_path, nodes, 1))
+    brokers.disk.order(Fault(EROFS, CHANGES, "store.joining"))
+    broker = joiner.start()
+    ended(broker, BROKEN, EROFS, START_S)
+    brokers.disk.mend()
+    assert joiner.ready().exit_code() is None
+    assert running.exit_code() is None, running.text()

@@ -60,6 +60,7 @@ class SimTransfer:
             on_verified=self._verified,
             on_items=lambda: upper.replicated.tail_is_here(),
             on_failed=lambda reason: upper.replicated.transfer_failed(reason),
+            on_broken=lambda error: upper.replicated.disk_broken(error),
         )  # fmt: skip
         self.begin, self.abort = self._joiner.begin, self._joiner.abort
         self._beat()

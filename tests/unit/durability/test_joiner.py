@@ -3,10 +3,13 @@ one attempt's files to another."""
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -32,7 +35,7 @@ from broker.replication.chain import History
 from broker.replication.replica import Divergence, ExecutionFailed, Replica, records_of
 from store import swap
 from store.api import Marker, Meta
-from store.errors import StoreCorrupt
+from store.errors import DiskBroken, StoreCorrupt, StoreError, failed
 from store.lmdb_store import LmdbStore
 from tests.support.stores.poisoned import META, Author, publish
 from vsync.types import Member
@@ -78,11 +81,13 @@ class Rig:
         self.verified: list[LmdbStore] = []
         self.discarded: list[LmdbStore] = []
         self.failed: list[str] = []
+        self.broken: list[StoreError] = []
         self.joiner: Joiner[LmdbStore] = Joiner(
             self, Quarantine(Incidents(self.dir), "1.0"),
             own=lambda: self.own, replica=lambda: self.replica, may_replace=self.may_replace,
             keeps_up=lambda: self.unwritten < UNWRITTEN_MAX,
             on_verified=self.take, on_items=self.follow, on_failed=self.failed.append,
+            on_broken=self.broken.append,
         )  # fmt: skip
 
     def checkpoint(self) -> None:
@@ -299,6 +304,25 @@ def test_a_checkpoint_too_large_for_the_disk_is_refused_with_the_remedy(
     rig.free = 1 << 40
     rig.joiner.begin(DONOR, 0)
     rig.run(lambda: rig.level)
+
+
+@pytest.mark.parametrize("at", ["free_bytes", "create", "_add"])
+def test_a_disk_that_takes_no_received_state_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+
+    def refuses(*_: object) -> NoReturn:
+        error = OSError(errno.EROFS, os.strerror(errno.EROFS), "store.joining.1")
+        raise error if at == "free_bytes" else failed("store.joining.1", error)
+
+    where: object = joiner_module if at == "_add" else rig
+    monkeypatch.setattr(where, at, refuses)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: bool(rig.broken or rig.failed))
+    assert not rig.failed
+    assert isinstance(rig.broken[0], DiskBroken)
+    assert "store.joining.1" in str(rig.broken[0])
 
 
 def test_an_unexpected_exception_while_verifying_is_reported_counted_and_retried(
