@@ -57,7 +57,7 @@ class MemberFindings:
         members = _rows(status, "members")
         me = next((str(one["id"]) for one in members if one.get("local")), "")
         serves = status.get("status") == "ACTIVE"
-        clocks, disk = observed.local_alarms()
+        clocks, disk, space_unknown = observed.local_alarms()
         votes = cast("Mapping[str, int]", status.get("quorum") or {})
         ha = cast("Row", status.get("ha") or {})
         return Situation(
@@ -73,6 +73,7 @@ class MemberFindings:
                 for one in _rows(status, "views")
             ],
             alarms=dict(observed.machine.alarms), clock_alarms=clocks, disk_alarm=disk,
+            space_unknown=space_unknown,
             drained=cast("list[str]", status.get("drained") or []),
             links_down=cast("list[str]", status.get("links_down") or []),
             roles=[str(one.get("status")) for one in _rows(ha, "members")], pair="pair" in ha,

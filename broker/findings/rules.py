@@ -36,6 +36,7 @@ NAMES = {
     "member-late": (WARNING, MEMBER),
     "disk-slow": (WARNING, STORE),
     "disk-lags": (WARNING, STORE),
+    "space-unknown": (WARNING, STORE),
     "checkpoint-late": (WARNING, STORE),
     "clock-off": (WARNING, MEMBER),
     "views-unsteady": (WARNING, CLUSTER),
@@ -251,6 +252,14 @@ def _alarms(seen: Situation) -> Iterator[Finding]:
             "The whole cluster is slowed down for that disk.",
             "Find out what else writes there (iostat -x 1). A member that lags too long leaves by "
             "itself, with code 81.",
+        )  # fmt: skip
+    if seen.space_unknown:
+        yield Finding(
+            "space-unknown", [seen.me],
+            f"{seen.me} cannot read its free space and memory: {seen.space_unknown}",
+            "Alarms about both stay as they were; a full disk is noticed when a write fails.",
+            "Look at the file system of --data-dir (df, dmesg), and repair it: it reads again by "
+            "itself.",
         )  # fmt: skip
     for name, text in seen.clock_alarms.items():
         yield Finding(

@@ -66,6 +66,8 @@ class Situation:
     """By this member's reading of the others' clocks, by member."""
     disk_alarm: str = ""
     """The alarm that this member's disk lags behind the ring."""
+    space_unknown: str = ""
+    """Why this member could not read its disk's free space lately."""
     drained: Sequence[str] = ()
     links_down: Sequence[str] = ()
     """Lost links of a ring with two networks."""

@@ -114,9 +114,11 @@ class Observation:
         were refused lately: `refused` counts all."""
         self._certificate_ends_at, self._count_refused = ends_at, refused
 
-    def local_alarms(self) -> tuple[dict[str, str], str]:
-        """Return the alarms that only this member has: clocks, by member, and its own disk."""
-        return self._watchdogs.clocks.alarms, self._watchdogs.disk.alarm
+    def local_alarms(self) -> tuple[dict[str, str], str, str]:
+        """Return the alarms that only this member has: clocks, by member, its own disk that lags,
+        and why that disk's free space is unknown."""
+        watchdogs = self._watchdogs
+        return watchdogs.clocks.alarms, watchdogs.disk.alarm, watchdogs.gauge.failure
 
     def received(self, member: str) -> float | None:
         """Return the share of the state that a member has received; None: unknown."""

@@ -11,7 +11,6 @@ the space. Only the interpreter knows how much that is: it says so in a report f
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
@@ -31,6 +30,8 @@ goes to the store."""
 LOOKS_PER_REPORT = 10
 """The interpreter's report, and the amount that a start would read, take most of a look. They are
 requested once in this many looks, and earlier when the process has grown or shrunk."""
+FAILED_LOOKS = 25
+"""From so many failed looks in a row on, at least five seconds, people are told."""
 GROWTH_BYTES = 8 << 20
 """By this much."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -40,17 +41,22 @@ _IN_USE = re.compile(rb"^# bytes in allocated blocks += +([\d,]+)$", re.MULTILIN
 
 
 class ResourceGauge:
-    """Keeps the last reading; None before the first."""
+    """Keeps the last reading; None before the first.
+
+    `failure` says why there was none lately: alarms about disk and memory stay as they were.
+    """
 
     def __init__(self, store: Callable[[], LmdbStore], reserve: Reserve) -> None:
         """Measures the file system of `reserve`, and keeps the reserve while there is room."""
         self.reading: Reading | None = None
+        self.failure = ""
         self.bytes_to_start = 0
         """The amount that a start would read from the store: about the size of a checkpoint."""
         self._store, self._reserve = store, reserve
         self._memory = memory_allowed()
         self._own = self._idle = 0  # the process's own memory at the last report, and the idle part
         self._looks = 0  # since then
+        self._failed = 0  # looks in a row
         self._position = -1  # of the store at the last look
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="resource-gauge", daemon=True)
@@ -65,12 +71,20 @@ class ResourceGauge:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            pause_s = PERIOD_S
-            # A store may be switched or closed at this moment, or its file system be in trouble.
-            with contextlib.suppress(OSError, StoreError):
-                self.look()
-                pause_s = self.pause_s()
-            self._over.wait(pause_s)
+            self._over.wait(self.attempt())
+
+    def attempt(self) -> float:
+        """Look, and return how long the next look may wait."""
+        try:
+            self.look()
+            pause_s = self.pause_s()
+        except (OSError, StoreError) as error:  # a moment's, if a store is being switched or closed
+            self._failed += 1
+            if self._failed >= FAILED_LOOKS:
+                self.failure = str(error)
+            return PERIOD_S
+        self._failed, self.failure = 0, ""
+        return pause_s
 
     def pause_s(self) -> float:
         """How long the next look may wait. Called once per look."""

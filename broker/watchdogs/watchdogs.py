@@ -235,6 +235,8 @@ class Watchdogs:
         """Return what needs an operator's attention, by subject."""
         found = {f"clock of {name}": text for name, text in self.clocks.alarms.items()}
         found |= {"disk": self.disk.alarm} if self.disk.alarm else {}
+        if unread := self.gauge.failure:
+            found["look at disk and memory"] = f"free space and memory cannot be read: {unread}"
         return found | of_all(self._controller())
 
     @property

@@ -115,10 +115,11 @@ def kept_in_a_priority_queue(seen: Difference) -> bool:
     if ours is None or theirs is None or not has_had(seen, "'expiration'"):
         return False
     declared = {step.args[0]: str(step.args[-1]) for step in seen.before
-                if step.what == "queue.declare" and "x-max-priority" in str(step.args[-1])}  # fmt: skip
-    if ours[1] in declared:
+                if step.what == "queue.declare"}  # fmt: skip
+    queues = {name: given for name, given in declared.items() if "x-max-priority" in given}
+    if ours[1] in queues:
         return int(ours[2]) < int(theirs[2])
-    letters = any("x-dead-letter-exchange" in arguments for arguments in declared.values())
+    letters = any("x-dead-letter-exchange" in given for given in queues.values())
     return letters and int(ours[2]) > int(theirs[2])
 
 

@@ -132,7 +132,7 @@ class ApiMember(Loop):
 
     def _findings(self) -> MemberFindings:
         observed = SimpleNamespace(
-            statistics=self.statistics, machine=self.machine, local_alarms=lambda: ({}, "")
+            statistics=self.statistics, machine=self.machine, local_alarms=lambda: ({}, "", "")
         )
         return MemberFindings(
             self._operations().status,

@@ -39,7 +39,7 @@ def of_member(
     """The findings of `a`, which has two failed links and a report of a clock."""
     observed = SimpleNamespace(
         statistics=seen.statistics, machine=seen.machine,
-        local_alarms=lambda: ({"b": "the clock of b is 12.0 s ahead"}, ""),
+        local_alarms=lambda: ({"b": "the clock of b is 12.0 s ahead"}, "", ""),
     )  # fmt: skip
     row = {"vhost": "/", "state": "terminated", "reason": "refused"}
     movers = SimpleNamespace(

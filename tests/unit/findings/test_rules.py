@@ -105,6 +105,7 @@ EDGES = {
         other(member("b", store_log_bytes=301e6, store_log_limit_bytes=100e6)),
         other(member("b", store_log_bytes=300e6, store_log_limit_bytes=100e6)),
     ),
+    "space-unknown": Edge({"space_unknown": "Input/output error"}, {"space_unknown": ""}),
     "disk-lags": Edge({"disk_alarm": "the disk lags"}, {"disk_alarm": ""}),
     "clock-off": Edge({"clock_alarms": {"b": "the clock of b is 12.0 s ahead"}}, {}),
     "views-unsteady": Edge(views(5), views(4)),

@@ -3,15 +3,17 @@
 Memory of freed small objects does not count as used, though the process keeps it.
 """
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
 from broker.watchdogs import resource_gauge
 from broker.watchdogs.resource_gauge import (
+    FAILED_LOOKS,
     GROWTH_BYTES,
     LOOKS_PER_REPORT,
     PERIOD_S,
@@ -91,6 +93,32 @@ def test_half_of_the_stores_free_pages_count_as_room(
     gauge.look()
     assert gauge.reading is not None
     assert (gauge.reading.room, gauge.reading.disk) == (57 * MB, 9 * MB)
+
+
+def test_a_file_system_that_does_not_tell_its_space_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last reading stays, and with it each alarm."""
+    store = SimpleNamespace(
+        reusable_bytes=lambda: 0, bytes_to_start=lambda: (0, 0), meta=SimpleNamespace(position=7)
+    )
+    gauge = ResourceGauge(lambda: cast("LmdbStore", store), Reserve(tmp_path))
+    gauge.attempt()
+    before = gauge.reading
+
+    def fails(_: Path) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", fails)
+        for _ in range(FAILED_LOOKS - 1):
+            assert gauge.attempt() == PERIOD_S
+        assert not gauge.failure
+        gauge.attempt()
+        assert "Input/output error" in gauge.failure
+        assert gauge.reading == before is not None
+    gauge.attempt()
+    assert not gauge.failure
 
 
 def test_a_store_that_takes_nothing_is_checked_less_often(tmp_path: Path) -> None:
