@@ -219,8 +219,9 @@ class BrokerMember:
         self._beside = beside
         self._watchdogs.start()
         self._ring.start(self._controller.primary, self.stop)
-        name, clocks = self._identity.name, self._watchdogs.clocks
-        self._log.archiver.clock_is_right = lambda: name not in clocks.alarms
+        clocks = self._watchdogs.clocks
+        self._log.archiver.clock_is_right = lambda: clocks.is_right
+        self._supervisor.backups.clock_is_right = lambda: clocks.is_right
         gateway = self.clients.gateway
         gateway.admission.begin(self._loop.time())
         self._controller.before_commands = self._tick_first

@@ -76,7 +76,7 @@ class Supervisor:
         self._controller, self._persister, self._loop = controller, persister, loop
         self._files = FileThread(loop, lambda error: log.critical("ours: %r", error))
         self.evidence.do = self._files.do
-        self._backups = BackupPruner(self._data_dir, backups, loop)
+        self.backups = BackupPruner(self._data_dir, backups, loop)
         self._looks_at = loop.time()
         self._misplaced: LmdbStore | None = None
         self._record_vote = record_vote
@@ -115,7 +115,7 @@ class Supervisor:
             code = exit_of_store(error)
             self._controller.distrusted(f"the store failed: {error}", disk=False, code=code)
             return
-        self._backups.wake(present)
+        self.backups.wake(present)
         self._persister.hold_checkpoints = bool(self._controller.halted)
         self._scrub()
         verdict = None if self._persister.switching else self._disputed
@@ -134,7 +134,7 @@ class Supervisor:
             **self.counters,
             **{f"memory_{name}": count for name, count in memory.items()},
             **{f"disk_{name}": count for name, count in disk.items()},
-            **{f"backups_{name}": count for name, count in self._backups.counters.items()},
+            **{f"backups_{name}": count for name, count in self.backups.counters.items()},
         }
 
     async def settled(self, patience_s: float) -> bool:

@@ -12,6 +12,7 @@ Pure: clocks and sending are handed in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -29,6 +30,11 @@ WAIT_S = 1.0
 """How long a starting member waits for all answers; then it continues with those it has."""
 ROUND_TRIP_S_MAX = 1.0
 """A slower answer is ignored, because one side was paused."""
+
+JUMP_S, STEADY_S = 60.0, 43_200.0
+"""A clock that jumped by more than the one is judged by the other: it has not jumped since."""
+WITNESSES = 2
+"""The least number of other clocks that can show this one to be wrong: of two, either may be."""
 
 
 class Reading(NamedTuple):
@@ -58,7 +64,8 @@ class ClockSkew:
         self._asked: dict[Member, tuple[int, float]] = {}  # number of the question, when
         self._number = 0
         self._waits_until = 0.0
-        self._due = 0.0
+        self._due = self._woken_at = 0.0
+        self._ahead_s = self._steady_since = math.inf  # of the clock that does not jump
 
     def on_view(self, members: tuple[Member, ...], now: float) -> None:
         """The ring has a new view."""
@@ -69,7 +76,11 @@ class ClockSkew:
         self._ask(self._others, now)
 
     def wake(self, now: float) -> None:
-        """Ask again when it is time."""
+        """Ask again when it is time, and see whether this member's clock has jumped."""
+        ahead_s = self._wall_us() / 1e6 - now
+        if abs(ahead_s - self._ahead_s) > JUMP_S:
+            self._ahead_s, self._steady_since = ahead_s, now
+        self._woken_at = now
         if now >= self._due:
             self._raise_alarms()
             fresh = [m for m in self._others if m not in self.readings]
@@ -145,6 +156,14 @@ class ClockSkew:
         ahead = {m.name: r.ahead_s for m, r in self.readings.items()} | {self._me.name: 0.0}
         low, high = _middle(list(ahead.values()))
         return {n: a - min(max(a, low), high) for n, a in ahead.items()}
+
+    @property
+    def is_right(self) -> bool:
+        """Whether files may be too old by this member's clock: the others agree with it, or where
+        too few are there, it has been steady since the start, or since its last jump, for long."""
+        steady = self._woken_at - self._steady_since >= STEADY_S
+        known = len(self.readings) >= WITNESSES
+        return self._me.name not in self.alarms and (known or steady)
 
     def _raise_alarms(self) -> None:
         before = self.alarms

@@ -154,6 +154,17 @@ class TestPruner:
             f"_cluster.bak.000{number}" for number in one.left
         ]
 
+    def test_by_a_clock_that_is_not_right_none_is_too_old(
+        self, member: Callable[[int], Member]
+    ) -> None:
+        one = member(5)
+        one.pruner.clock_is_right = lambda: False
+        one.wake_for(LEVEL_S + 2)
+        assert one.left == [1, 2, 3, 4, 5]
+        one.pruner.clock_is_right = lambda: True
+        one.wake_for(LEVEL_S + 2)
+        assert one.left == [3, 4, 5]
+
     def test_a_member_level_for_less_than_a_minute_removes_nothing(
         self, member: Callable[[int], Member]
     ) -> None:

@@ -1,6 +1,16 @@
 """Clock differences: who is refused, who is named, and what a slow answer proves (G17)."""
 
-from broker.watchdogs.clock_skew import CHECK_S, PREFIX, ROUND_TRIP_S_MAX, WAIT_S, ClockSkew
+import pytest
+
+from broker.watchdogs.clock_skew import (
+    CHECK_S,
+    JUMP_S,
+    PREFIX,
+    ROUND_TRIP_S_MAX,
+    STEADY_S,
+    WAIT_S,
+    ClockSkew,
+)
 from vsync.types import Member
 
 BOUND_S = 10.0
@@ -70,6 +80,39 @@ def test_a_late_answer_to_an_earlier_question_is_ignored() -> None:
     net.sent = [("a", net.members["b"], question)]
     net.settle(0.05)
     assert watch.readings == {}
+
+
+@pytest.mark.parametrize("names", ["a", "a b"])
+def test_a_clock_that_few_can_judge_must_be_steady_for_long(names: str) -> None:
+    """A broker alone whose clock was a year ahead for a minute dropped its member log by age."""
+    net = Net(**dict.fromkeys(names.split(), 0))
+    net.view(names)
+    watch = net.watches["a"]
+
+    def right_after(seconds: float) -> bool:
+        net.now += seconds
+        watch.wake(net.now)
+        return watch.is_right
+
+    assert not right_after(0)
+    assert not right_after(STEADY_S - 1)
+    assert right_after(1)
+    net.ahead_s["a"] += JUMP_S - 1  # corrected a little at a time, like by NTP
+    assert right_after(1)
+    for jump_s in (3e7, -3e7):
+        net.ahead_s["a"] += jump_s
+        assert not right_after(1)
+        assert not right_after(STEADY_S - 1)
+    assert right_after(1)
+
+
+def test_a_clock_that_others_agree_with_is_right_at_once() -> None:
+    net = Net(a=0, b=0, c=0)
+    net.view("a b c")
+    assert net.watches["a"].is_right
+    net.ahead_s["a"] = 3e7
+    net.view("a b c")
+    assert not net.watches["a"].is_right
 
 
 def test_a_newcomer_within_the_bound_may_join() -> None:
