@@ -1,4 +1,7 @@
-"""Turns of a member that lags: several turns hand over to store, log and clients together."""
+"""Turns of a member that lags: several turns hand over to store, log and clients together.
+
+And the marker of its store after the last one.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from broker.replication.chain import Promise
 from broker.replication.member import MERGED_TURNS_MAX, UNAWAITED_S, ReplicatedMember
 from broker.replication.ports import Ports
-from store.api import Meta
+from store.api import Marker, Meta
 from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.totem.events import Deliver, Marks, View
 from vsync.types import Guarantee, Member, RingId
@@ -207,3 +211,27 @@ def test_a_member_that_waits_for_a_backup_checks_each_mark_and_the_time() -> Non
     turns.turn()
     turns.member.on_output(Marks({}))
     assert (turns.host.schedule.call_count, turns.clock.later.call_count) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "voters", "marker"),
+    [
+        ("clean whole", "a b", Marker.CLEAN),
+        ("whole", "a b", Marker.DIRTY),  # it ends for another reason than the shutdown of all
+        ("clean", "a b", Marker.DIRTY),  # it ends alone, and the others go on
+        ("clean whole overdue", "a b", Marker.DIRTY),  # another member may lack the shutdown
+        ("inconsistent", "a b", Marker.INCONSISTENT),
+        ("clean whole inconsistent", "a b", Marker.INCONSISTENT),
+        ("inconsistent", "a", Marker.DIRTY),  # nobody else can give it a state
+        ("inconsistent", "", Marker.DIRTY),
+        ("inconsistent", "b", Marker.INCONSISTENT),
+    ],
+)
+def test_the_marker_of_an_ended_members_store(facts: str, voters: str, marker: Marker) -> None:
+    ended = Turns(items=0)
+    ended.controller.me = Member("a", 1, "a:1")
+    ended.controller.promise = Promise("c", tuple(voters.split()), 1)
+    ended.controller.shutdown_position = 7 if "whole" in facts else 0
+    ended.controller.shutdown_overdue = "overdue" in facts
+    inconsistent = "inconsistent" in facts
+    assert ended.member.last_marker(clean="clean" in facts, inconsistent=inconsistent) is marker
