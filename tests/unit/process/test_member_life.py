@@ -12,6 +12,7 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.process.member_life import ADVICE_S, LifeState, MemberLife
+from vsync.io.discovery import TOLD_AFTER_S
 from vsync.primary.events import PrimaryPhase
 from vsync.types import NO_RING, Member
 
@@ -31,16 +32,17 @@ class Life:
             me=A, primary=self.primary, serving=False, transfer_donor="", halted="", ran=False,
             promise=SimpleNamespace(cluster_id="c", voters=("a", "b", "c")),
         )  # fmt: skip
-        self.stopping, self.progress, self.stopped = False, "", list[tuple[Exit, str]]()
+        self.stopping, self.stopped = False, list[tuple[Exit, str]]()
+        self.progress = self.lack = ""
         self.holds("a")
         options: Any = SimpleNamespace(data_dir=data_dir, cman=cman)
         core: Any = self.core
         nothing: Any = SimpleNamespace()
         self.life = MemberLife(
             options, core, nothing, nothing, lambda *end: self.stopped.append(end),
-            stopping=lambda: self.stopping, progress=lambda: self.progress, lack=lambda: "",
+            stopping=lambda: self.stopping, progress=lambda: self.progress, lack=lambda: self.lack,
         )  # fmt: skip
-        self.life._join_refusal = Mock()
+        self.refusal = self.life._join_refusal = Mock()
 
     def holds(self, *names: str) -> None:
         """Of these voters the view has a state."""
@@ -129,6 +131,19 @@ def test_advice_names_only_a_directory_that_it_knows(where: str) -> None:
     said = one.without_majority(for_s=2 * ADVICE_S)
     assert f"stop the broker {holder.name}, run: " in said
     assert "--sole-voter DIR (its --data-dir) -" in said
+
+
+@pytest.mark.parametrize("phase", [PrimaryPhase.INQUORATE, PrimaryPhase.EXCHANGE])
+@pytest.mark.parametrize("cluster_id", ["", "c"])
+def test_a_first_start_names_who_cannot_be_reached(phase: PrimaryPhase, cluster_id: str) -> None:
+    one = Life()
+    one.lack, one.primary.newest = "there is no connection to b", lambda: None
+    one.primary.phase, one.core.promise.cluster_id = phase, cluster_id
+    for second in range(int(TOLD_AFTER_S) + 2):
+        one.life.wake(float(second))
+    waits = phase is PrimaryPhase.INQUORATE and not cluster_id
+    assert one.life.reason == f"1 of 3 voters here; {one.lack}" * waits
+    assert one.refusal.wake.call_count == int(TOLD_AFTER_S) + 2
 
 
 def test_progress_comes_before_advice() -> None:
