@@ -239,3 +239,26 @@ def test_a_user_sees_and_ends_its_own_connection() -> None:
             assert made.asked == [("disconnect", "10.0.0.2:7000", "a", "")]
 
     asyncio.run(run())
+
+
+def test_a_deleted_virtual_host_is_shown_to_nobody_while_it_goes() -> None:
+    """Its content stays until its last connection has ended."""
+
+    async def run() -> list[Demand]:
+        async with Http() as http:
+            made = member(Asker("administrator", "all"))
+            await http.serve(made)
+            made.define("vhost", "", VHOST, None)
+            assert EXCHANGE in made.machine.vhosts[VHOST].exchanges
+            for path in ("vhosts", "queues", "exchanges", "bindings", "overview", "definitions"):
+                found = await http.ask("GET", f"/api/{path}", login="asker:pw")
+                assert (found.status, VHOST.encode() in found.body) == (200, False), path
+            shown = []
+            for one in DEMANDS:
+                defines = one.path == "vhosts/{vhost}" and one.method != "GET"
+                if "{vhost}" in one.path and not defines:
+                    found = await http.ask(one.method, path_of(one, made), one.body, "asker:pw")
+                    shown += [one] * (found.status != 404)
+            return shown
+
+    assert asyncio.run(run()) == []

@@ -39,6 +39,8 @@ class Rig:
 
 def test_a_failed_store_stops_the_member_without_a_reply() -> None:
     rig, error = Rig(), StoreFailed("No space left on device")
+    rig.member.turn(lambda: True)
+    rig.clients.flush.reset_mock()
     rig.member.persister.keep = Mock(side_effect=error)  # type: ignore[method-assign]
     rig.member.turn(lambda: True)
     rig.host.failed.assert_called_once_with(error)

@@ -16,7 +16,7 @@ from broker.replication.member import MERGED_TURNS_MAX, UNAWAITED_S, ReplicatedM
 from broker.replication.ports import Ports
 from store.api import Marker, Meta
 from tests.support.stores.memory import MemoryDisk, MemoryStore
-from vsync.totem.events import Deliver, Marks, View
+from vsync.totem.events import Deliver, Marks, Transitional, View
 from vsync.types import Guarantee, Member, RingId
 
 
@@ -184,11 +184,29 @@ def test_primary_messages_go_out_at_once_and_applying_waits_for_its_slice() -> N
     turns, ring = Turns(items=3), RingId(1, "a", 1)
     turns.controller.on_output, turns.controller.flush = Mock(), Mock()
     turns.member.on_output(View(ring, (), (), ()))
-    turns.controller.flush.assert_called_once()
+    turns.member.on_output(Transitional(ring, ()))
+    assert [one.kwargs["regular"] for one in turns.log.view.call_args_list] == [True, False]
+    assert turns.controller.flush.call_count == 2
     sender = Member("a", 1, "127.0.0.1:1")
-    turns.member.on_output(Deliver(ring, 1, sender, [b""], Guarantee.SAFE, False))
-    turns.controller.flush.assert_called_once()
-    assert (turns.items, turns.host.schedule.call_count) == (3, 2)
+    item = Deliver(ring, 1, sender, [b""], Guarantee.SAFE, False)
+    turns.member.on_output(item)
+    assert turns.controller.flush.call_count == 2
+    assert (turns.items, turns.host.schedule.call_count) == (3, 3)
+    turns.controller.unapplied.busy = False  # it was of the primary layer
+    turns.member.on_output(item)
+    assert (turns.controller.flush.call_count, turns.host.schedule.call_count) == (3, 4)
+
+
+@pytest.mark.parametrize("what", ["written", "gone"])
+def test_an_idle_member_frees_the_memory_of_written_pages(what: str) -> None:
+    """No item follows that would do it."""
+    turns = Turns(items=0)
+    pager = turns.controller.replica.machine.pager = Mock(written=(), gone=())
+    turns.turn()
+    pager.settle.assert_not_called()
+    setattr(pager, what, ["a page"])
+    turns.turn()
+    pager.settle.assert_called_once()
 
 
 def test_a_member_that_waits_for_a_backup_checks_each_mark_and_the_time() -> None:
