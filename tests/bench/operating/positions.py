@@ -137,6 +137,17 @@ def priority_delete(_queues: int, messages: int) -> Found:
     return bench.rest(bench.position(bench.session, c.QUEUE_DELETE, 1, 1, "p", False, False, True))
 
 
+def exchange_chain(queues: int, _messages: int) -> Found:
+    """Delete an exchange with which half as many auto-delete exchanges end, one after the other."""
+    bench = Timed()
+    for number in range(queues // 2):
+        of_kind: tuple[object, ...] = (f"e{number}", "fanout", False, False, True, False, True, {})
+        bench.do(c.EXCHANGE_DECLARE, 1, 1, *of_kind)
+        if number:
+            bench.do(c.EXCHANGE_BIND, 1, 1, f"e{number - 1}", f"e{number}", "", True, {})
+    return bench.rest(bench.position(bench.session, c.EXCHANGE_DELETE, 1, 1, "e0", False, True))
+
+
 def exchange_delete(_queues: int, _messages: int) -> Found:
     """Delete an exchange with as many bindings as it may have."""
     bench = Timed()
@@ -208,6 +219,7 @@ def declare(_queues: int, _messages: int) -> Found:
 
 ALL: tuple[Callable[[int, int], Found], ...] = (
     vhost_delete, policy, tick, leases, purge, queue_delete, priority_delete, exchange_delete,
+    exchange_chain,
     bound_queue_delete, connection_close, consumers_close, user_delete, declare,
 )  # fmt: skip
 
