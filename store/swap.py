@@ -130,7 +130,7 @@ def _restore(data_dir: Path, backup: Path) -> tuple[Meta, Path | None]:
     now = None if present is None else present.meta
     if present is not None:
         present.close()
-    aside = [one.meta for one in list_backups(data_dir) if one.path != backup and one.meta]
+    aside = [one.meta for one in list_backups(data_dir) if one.meta]
     store = LmdbStore(backup)
     try:
         old = store.meta

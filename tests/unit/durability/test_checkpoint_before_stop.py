@@ -219,12 +219,14 @@ def test_a_short_log_is_not_worth_one(tmp_path: Path, monkeypatch: pytest.Monkey
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize("what", ["disputed", "broken"])
+@pytest.mark.parametrize("what", ["disputed", "broken", "to be replaced"])
 def test_a_doubtful_state_is_not_checkpointed(tmp_path: Path, what: str) -> None:
     def test(rig: Rig) -> None:
         rig.persister.hold_checkpoints = what == "disputed"
         rig.replica.broken = what == "broken"
+        rig.persister.switching = what == "to be replaced"
         assert not rig.awaited()
+        rig.persister.switching = False
         rig.keep()
         assert rig.store.checkpoint() is None
 

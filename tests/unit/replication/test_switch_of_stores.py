@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -293,11 +294,14 @@ class CountingWriter(SlowWriter):
     """Accepts checkpoints without writing them."""
 
     checkpoints = 0
+    done: Callable[[], None]
+    given_up: Callable[[], None]
 
     def checkpoint(
         self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
     ) -> CheckpointFeed:
         self.checkpoints += 1
+        self.done, self.given_up = done, given_up
         return EmptyFeed()
 
 
@@ -345,20 +349,55 @@ def test_an_arriving_large_message_is_not_written_twice_by_a_checkpoint() -> Non
     assert writer.checkpoints == 1
 
 
-def test_no_checkpoint_is_made_of_a_state_that_an_item_left_half_way() -> None:
-    """It waits within it for a page: its position is that of the item before."""
+@pytest.mark.parametrize("why", ["half way", "disputed", "broken", "one is made"])
+def test_no_checkpoint_is_made_of_a_state_that_must_not_be_kept(why: str) -> None:
+    """One that waits within an item for a page is at the position of the item before."""
     device = CountingDevice()
     persister = Persister(device, MemoryStore(MemoryDisk(), OLD), OLD, lambda _: None)
     replica = Replica("a", Machine("a"), History())
-    persister.request_checkpoint()
-    replica.half_way = True
-    persister.keep(replica, PROMISE)
     (writer,) = device.writers
     assert isinstance(writer, CountingWriter)
+    if why == "one is made":
+        persister.request_checkpoint()
+        persister.keep(replica, PROMISE)
+        writer.checkpoints = 0
+    replica.half_way, replica.broken = why == "half way", why == "broken"
+    persister.hold_checkpoints = why == "disputed"
+    persister.request_checkpoint()
+    persister.keep(replica, PROMISE)
     assert writer.checkpoints == 0
-    replica.half_way = False
+    assert persister.checkpoint_to_come
+    replica.half_way = replica.broken = persister.hold_checkpoints = False
+    if why == "one is made":
+        writer.done()
     persister.keep(replica, PROMISE)
     assert writer.checkpoints == 1
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_the_next_checkpoint_is_due_after_as_much_log_again(*, given_up: bool) -> None:
+    """Or half as much, where there was no space for the last one."""
+    device = CountingDevice()
+    persister = Persister(
+        device, MemoryStore(MemoryDisk(), OLD), OLD, lambda _: None, checkpoint_bytes_min=4000
+    )
+    replica, written, at = Replica("a", Machine("a"), History()), 0, [0]
+    (writer,) = device.writers
+    assert isinstance(writer, CountingWriter)
+    while len(at) < 4:
+        position = replica.history.position + 1
+        voters = tuple(f"v{number}" for number in range(20))
+        activation = Activation(position, (("a", 1, True),), False, voters, "cluster")
+        replica.apply(Item(position, RingId(position, "a", 1), 1, "a", activation))
+        before = persister.bytes_to_start[1]
+        persister.keep(replica, PROMISE)
+        written += persister.bytes_to_start[1] - before
+        if writer.checkpoints == len(at):
+            at.append(written)
+            (writer.given_up if given_up else writer.done)()
+    first, *more = (later - former for former, later in pairwise(at))
+    assert 4000 < first < 4500
+    assert all(2000 < one < 2500 if given_up else 4000 < one < 4500 for one in more)
 
 
 def test_the_log_behind_a_large_checkpoint_may_be_twice_as_long() -> None:

@@ -219,10 +219,17 @@ def test_a_copy_has_what_is_only_in_the_journal(tmp_path: Path) -> None:
 
 def test_without_the_store_nobody_knows_what_it_confirmed(tmp_path: Path) -> None:
     make(tmp_path / "_cluster.bak.0001", [b"a"])
+    (tmp_path / "_cluster.bak.0002").mkdir()  # unreadable
     assert run("-f", "--restore", "1", tmp_path).exit_code == 0
     assert inspect(tmp_path / "store").marker is Marker.BACKUP
     assert run("-c", tmp_path).exit_code == 0
     assert inspect(tmp_path / "store").marker is Marker.CLEAN
+
+
+def test_a_restored_store_that_no_cluster_used_is_still_empty(tmp_path: Path) -> None:
+    make(tmp_path / "_cluster.bak.0001", [], Meta("prod", "a:5672", "new"))
+    assert run("-f", "--restore", "1", tmp_path).exit_code == 0
+    assert inspect(tmp_path / "store").marker is Marker.EMPTY
 
 
 def test_a_store_in_use_is_not_replaced(tmp_path: Path) -> None:

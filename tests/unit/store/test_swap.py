@@ -43,6 +43,7 @@ def test_the_old_store_is_set_aside_and_kept(tmp_path: Path) -> None:
     assert inspect(tmp_path / "_cluster.bak.0001").note == "first"
     assert inspect(tmp_path / "_cluster.bak.0002").note == "second"
     assert not list(tmp_path.glob("store.joining.*"))
+    assert not (tmp_path / "store" / swap.VERIFIED_NAME).exists(), "an operator may move it"
 
 
 @pytest.mark.parametrize("renames", [0, 1])
