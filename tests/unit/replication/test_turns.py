@@ -33,7 +33,7 @@ class Turns:
         self.controller: Any = SimpleNamespace(
             unapplied=SimpleNamespace(busy=items > 0, step=self._step), halted="",
             replica=Mock(), promise=None, filled=True,
-            serving=False, may_serve_soon=False, submissions=Mock(), submit=Mock(),
+            serving=False, may_serve_soon=False, submissions=Mock(full=False), submit=Mock(),
             backups=None,
         )  # fmt: skip
         self.items = items
@@ -93,6 +93,16 @@ def test_work_made_at_the_end_of_a_turn_causes_another_turn(what: str) -> None:
     of[what].side_effect = makes_work
     idle.turn()
     idle.host.schedule.assert_called_once()
+
+
+def test_a_halted_member_takes_nothing_from_its_clients() -> None:
+    """It was outvoted: what its state says may be wrong. Its own votes are still ordered."""
+    halted = Turns(items=0)
+    halted.controller.halted = "outvoted"
+    halted.turn()
+    halted.clients.take_commands.assert_not_called()
+    halted.controller.submit.assert_not_called()
+    assert halted.clients.throttle.call_args.kwargs["full"]
 
 
 def test_unawaited_items_share_a_commit_with_what_follows() -> None:
