@@ -162,6 +162,17 @@ def _asked(name: str, problem: click.ClickException) -> str:
     return name if context is None else context.command_path
 
 
+def _belongs_before(problem: click.ClickException) -> str:
+    """The sentence about an option that a verb lacks and the command itself has; empty: none."""
+    if not isinstance(problem, click.NoSuchOption) or problem.ctx is None:
+        return ""
+    name, whole = problem.option_name, problem.ctx.find_root()
+    if not any(name in one.opts for one in whole.command.params):
+        return ""
+    verb = problem.ctx.command_path.removeprefix(f"{whole.info_name} ")
+    return f"{name} stands before the verb: {whole.info_name} {name} ... {verb} ..."
+
+
 def _check_text(arguments: Sequence[str]) -> None:
     """Bytes that are not text in this locale come as lone surrogates, which cannot be sent."""
     for argument in arguments:
@@ -275,7 +286,7 @@ def _ended(command: click.Command, arguments: Sequence[str] | None, codes: Codes
         if sentence.startswith("Usage: "):  # a command without its verb: the help says everything
             print(sentence, file=sys.stderr)
             return usage
-        sentence = " ".join(sentence.split())
+        sentence = _belongs_before(problem) or " ".join(sentence.split())
         end = "" if sentence.endswith("?") else "."
         print(f"{name}: {sentence}{end} Try '{_asked(name, problem)} --help'.", file=sys.stderr)
         return usage

@@ -39,6 +39,7 @@ NOT_OURS = {
     b"AMQP": "speaks another version of AMQP",
     b"\x15\x03": "speaks TLS at this port: write amqps:// before it",
     b"HTTP/": "speaks HTTP at this port: give the one for AMQP",
+    b"\xff\0\0\0": "has a ring at this port, on which members talk: give the one for AMQP",
 }
 """The first bytes of answers from other kinds of servers, and what they are."""
 OTHER_PROTOCOLS = tuple(NOT_OURS)

@@ -10,6 +10,7 @@ import base64
 import http.client
 import json
 import re
+import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -24,6 +25,7 @@ from tools.cli.failures import ToolError
 from tools.client.broker_url import HTTP, Address
 from tools.client.credentials import Credentials, from_environment
 from tools.client.failover import Chosen, MemberAddress, NoneReached, read_brokers
+from tools.client.management import OTHERS, RING
 from tools.client.tls import reason
 from vsync.types import record
 
@@ -138,6 +140,9 @@ class Api:
         doubt = "" if method == "GET" else "; look whether it took effect"
         try:
             connection.request(method, path, content, dict(headers))
+            # The greeting of a ring has no line end, so for HTTP it would never be complete.
+            if self.tls is None and connection.sock.recv(len(RING), socket.MSG_PEEK) == RING:
+                raise OtherProtocol(f"{address} is {OTHERS[RING]}")
             answer = connection.getresponse()
             return answer.status, answer.read(ANSWER_BYTES_MAX)
         except http.client.RemoteDisconnected:

@@ -80,9 +80,11 @@ class Askable(Protocol):
         """One question."""
 
 
+RING = b"\xff\0\0\0"
+"""The first bytes of a ring's port, which speaks ZMTP."""
 OTHERS = {
     b"AMQP": "an AMQP broker, but not one of this cluster software",
-    b"\xff\0\0\0": "the port of a ring, on which members talk: give the client port",
+    RING: "the port of a ring, on which members talk: give the client port",
     b"\x15\x03": "a port for TLS: write amqps:// before it",
     b"HTTP/": "a port for HTTP: give the client port, or ask it by qpidctl",
 }

@@ -67,7 +67,7 @@ class VerbGroup(VerbsInSections):
             ("Virtual hosts", ".*vhost.*"),
             ("Policies and parameters", ".*(polic|parameter).*"),
             ("Links to other brokers", ".*(shovel|federation|replica).*"),
-            ("Maintenance and definitions", "drain|revive|rebalance|.*definitions|.*version"),
+            ("Maintenance and definitions", "drain|revive|rebalance|.*definitions|.*version|help"),
         )
     )  # fmt: skip
 
@@ -184,6 +184,14 @@ def asked(ctx: click.Context, again: dict[str, Any]) -> Asked:
     behind = {name: one for name, one in values.items() if one is not None and one is not False}
     other = {one for name in behind for one in INSTEAD.get(name, ())}
     return Asked({**ctx.obj, **dict.fromkeys(other), **behind})
+
+
+def succeeded(found: Asked, text: str = "") -> None:
+    """Report that it went well: in a note, and to a program as each changing verb does."""
+    if found.form == "json":
+        print_json({"result": "ok", "message": text})
+    elif text:
+        note(text, quiet=found.quiet)
 
 
 def told(found: Asked, name: str, text: str) -> None:
@@ -327,6 +335,18 @@ def check_cluster(ctx: click.Context, /, **again: object) -> None:
         ctx.exit(Exit.UNAVAILABLE)
 
 
+@verb("help")
+@click.argument("name", metavar="[VERB]", required=False)
+def explain(ctx: click.Context, /, name: str | None, **again: object) -> None:
+    """List the verbs, or explain one."""
+    whole = ctx.find_root()
+    if name is not None:
+        _, command, _ = qpidctl.resolve_command(whole, [name])
+        assert command is not None  # an unknown one is refused
+        whole = click.Context(command, parent=whole, info_name=name)
+    click.echo(whole.get_help())
+
+
 @verb("version")
 def version(ctx: click.Context, /, **again: object) -> None:
     """Print the release of this command."""
@@ -354,7 +374,7 @@ def ping(ctx: click.Context, /, **again: object) -> None:
     found = asked(ctx, again)
     with answered():
         name = found.api().fields("overview", columns="node").get("node")
-    note(f"Ping succeeded: {name} answers", quiet=found.quiet)
+    succeeded(found, f"Ping succeeded: {name} answers")
 
 
 @verb("await_startup")
@@ -362,6 +382,7 @@ def await_startup(ctx: click.Context, /, **again: object) -> None:
     """Wait until the member serves clients; -t says how long."""
     found = asked(ctx, again)
     states.await_serving(found.api(), members=1)
+    succeeded(found)
 
 
 @verb("await_online_nodes")
@@ -370,18 +391,23 @@ def await_online_nodes(ctx: click.Context, /, count: int, **again: object) -> No
     """Wait until so many members serve clients; -t says how long."""
     found = asked(ctx, again)
     states.await_serving(found.api(), members=count)
+    succeeded(found)
 
 
 @verb("await_online_quorum_plus_one")
 def await_online_quorum_plus_one(ctx: click.Context, /, **again: object) -> None:
     """Wait until the cluster could lose this member; -t says how long."""
-    states.await_check(asked(ctx, again).api(), "node-is-quorum-critical")
+    found = asked(ctx, again)
+    states.await_check(found.api(), "node-is-quorum-critical")
+    succeeded(found)
 
 
 @verb("await_online_synchronized_mirror")
 def await_online_synchronized_mirror(ctx: click.Context, /, **again: object) -> None:
     """Wait until another member has the whole state, if one is joining; -t says how long."""
-    states.await_check(asked(ctx, again).api(), "node-is-mirror-sync-critical")
+    found = asked(ctx, again)
+    states.await_check(found.api(), "node-is-mirror-sync-critical")
+    succeeded(found)
 
 
 @verb("export_definitions")
@@ -427,6 +453,7 @@ def import_definitions(ctx: click.Context, /, file: str, **again: object) -> Non
         raise ToolError(f"{file} holds no JSON object", Exit.DATA)
     with answered():
         found.api().post("definitions", body=document)
+    succeeded(found)
 
 
 def main() -> None:

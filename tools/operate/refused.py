@@ -147,7 +147,6 @@ REFUSED: Mapping[str, str] = {
     "resolve_hostname": "getent hosts NAME does it",
     "resolver_info": "see /etc/resolv.conf and /etc/nsswitch.conf",
     # This command.
-    "help": "qpidctl --help lists the verbs, qpidctl VERB --help explains one",
     "autocomplete": "qpidctl --help says how the shell completes verbs and options",
 }  # fmt: skip
 """Each verb with advice what to do instead; no sentence ends with a full stop."""

@@ -93,6 +93,7 @@ def test_a_silent_peer_delays_nothing_else(near: LocalCluster) -> None:
     ("answer", "said"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
+        (b"\xff\0\0\0\0\0\0\0\1\x7f", "has a ring at this port"),
         (b"AMQP\x00\x01\x00\x00", "another version of AMQP"),
         (b"\x01\x00\x00\xff\xff\xff\xff" + b"x" * 100, "nonsense"),
     ],

@@ -280,6 +280,8 @@ def test_the_state_of_the_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert "a (local)\tACTIVE\ttrue\t1\t4711" in ended.out
     assert "Cluster: shop\n" in run(qpidctl, "status").out
     assert run(qpidctl, "await_startup").code == 0
+    for verb in (("ping",), ("await_startup",), ("await_online_nodes", "3")):
+        assert json.loads(run(qpidctl, *verb, "--json").out)["result"] == "ok"
     looks = itertools.count(0, 20)  # with a clock of its own: an answer may take its time
     clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
     monkeypatch.setattr(states, "time", clock)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ from tools.client import failover
 from tools.client.credentials import Credentials, typed_password
 from tools.client.http_api import Api, Json, absent, parse_api
 from tools.client.http_api import plain as plain_text
+from tools.client.management import RING
 from tools.commands.cpgtool import cpgtool
 from tools.commands.drain import drain
 from tools.commands.qpid_cluster import qpid_cluster
@@ -246,6 +248,7 @@ def test_a_change_whose_member_dies_before_it_answers_may_have_taken_effect(
     [
         (b"AMQP\0\0\x09\x01", "does not speak HTTP: give the management port"),
         (b"\x15\x03\x03\0\x02\x02\x46", "speaks TLS at this port"),
+        (b"\xff\0\0\0\0\0\0\0\1\x7f", "is the port of a ring"),
     ],
 )
 def test_waiting_on_a_port_of_another_protocol_fails_at_once(
@@ -261,6 +264,9 @@ def test_waiting_on_a_port_of_another_protocol_fails_at_once(
         with link:
             link.recv(4096)
             link.sendall(greeting)
+            if greeting.startswith(RING):  # which waits for more; the others close
+                with suppress(ConnectionResetError):
+                    link.recv(1)
 
     served = threading.Thread(target=answer)
     served.start()
@@ -405,6 +411,27 @@ def test_an_unknown_verb_gets_the_nearest_one_or_the_command_to_use(
     assert ended.code == Exit.USAGE
     assert ended.err == f"qpidctl: there is no verb '{verb}'; {said}\n"
     assert verb not in qpidctl.commands.keys() | REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "verb"),
+    [
+        (qpid_config, "--json", "queues"), (qpid_config, "--broker", "add queue"),
+        (qpid_route, "--json", "link list"),
+    ],
+)  # fmt: skip
+def test_an_option_of_the_whole_command_is_sent_before_the_verb(
+    run: Run, command: click.Command, option: str, verb: str
+) -> None:
+    ended = run(command, *verb.split(), option, "x")
+    assert ended.code == Exit.USAGE
+    assert f"{option} stands before the verb: {command.name} {option} ... {verb} ..." in ended.err
+
+
+def test_help_is_a_verb_too(run: Run) -> None:
+    assert run(qpidctl, "help").out == run(qpidctl, "--help").out
+    assert run(qpidctl, "help", "list_queues").out == run(qpidctl, "list_queues", "--help").out
+    assert "is list_queues or list_users meant?" in run(qpidctl, "help", "list_queus").err
 
 
 @pytest.mark.parametrize("verb", ["set_policy", "set_operator_policy"])
