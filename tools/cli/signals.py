@@ -11,16 +11,19 @@ from types import FrameType
 
 
 @contextmanager
-def ended_by(*signals: signal.Signals) -> Iterator[None]:
+def ended_by(*signals: signal.Signals) -> Iterator[list[int]]:
     """Turn each of the signals into SystemExit inside the block, so that `finally` and `with` clean
-    up; the exit status is the one that a shell reports for that signal."""
+    up; the exit status is the one that a shell reports for that signal. Gives the statuses of those
+    that came, for a library that puts an error of its own in the place of SystemExit."""
+    came: list[int] = []
 
     def leave(number: int, frame: object) -> None:
-        sys.exit(128 + number)
+        came.append(128 + number)
+        sys.exit(came[0])
 
     kept = {one: signal.signal(one, leave) for one in signals}
     try:
-        yield
+        yield came
     finally:
         for one, handler in kept.items():
             signal.signal(one, handler)

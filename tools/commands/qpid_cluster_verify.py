@@ -262,12 +262,15 @@ def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) ->
 @contextmanager
 def _verdict_only(as_json: bool, verbose: bool) -> Iterator[None]:
     """Anything that ends the check early must never read as a verdict, and leaves no files."""
+    came: list[int] = []
     try:
-        with ended_by(signal.SIGTERM):
+        with ended_by(signal.SIGTERM) as came:
             yield
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
+        if came:  # DuckDB says "Query interrupted"
+            sys.exit(came[0])
         _broke(error, as_json, verbose)
 
 

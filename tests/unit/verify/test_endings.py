@@ -96,6 +96,21 @@ class TestEndings:
             signal.signal(number, inherited)
         assert not list(logs.parent.glob("scratch*"))
 
+    def test_a_query_that_a_signal_interrupts_is_no_failure_of_the_check(
+        self, logs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """DuckDB raises an error of its own in the place of what the signal's handler raised."""
+
+        def killed(*_: object) -> None:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except SystemExit:
+                raise RuntimeError("Query interrupted") from None
+
+        monkeypatch.setattr(job, "verify", killed)
+        said = run(logs)
+        assert (said.exit_code, said.output) == (143, "")
+
     @pytest.mark.parametrize("why", [OSError(28, "No space left"), ValueError("no such lane")])
     def test_a_failure_to_write_the_page_keeps_the_verdict(
         self, logs: Path, monkeypatch: pytest.MonkeyPatch, why: Exception
