@@ -329,7 +329,7 @@ def _fast(places: list[Path], as_json: bool) -> NoReturn:
         click.echo(render_fast(report, seconds))
     if not report.agree:
         sys.exit(NOT_CONSISTENT)
-    sys.exit(CONSISTENT if report.compared else NO_VERDICT)
+    sys.exit(CONSISTENT if report.positions_compared else NO_VERDICT)
 
 
 def render_fast(report: FastReport, seconds: float) -> str:
@@ -337,18 +337,20 @@ def render_fast(report: FastReport, seconds: float) -> str:
     lines = [
         f"fast: members {report.members}, segments {report.segments}, bytes {report.bytes:,}, "
         f"{report.records:,} records by their closing records, in {seconds:.2f} s",
-        f"positions that more than one member wrote down: {report.compared:,}, "
+        f"positions that more than one member wrote down: {report.positions_compared:,}, "
         f"agreed up to {report.agreed_to:,}",
     ]
     lines += [
-        f"note: {path} is not closed; what is in it was not compared" for path in report.unread
+        f"note: {path} is not closed; what is in it was not compared" for path in report.not_closed
     ]
-    lines += [f"note: {name} shares no written position with another" for name in report.alone]
+    lines += [
+        f"note: {name} shares no written position with another" for name in report.nothing_in_common
+    ]
     if not report.agree:
         lines += ["fast: THE ENDS DIFFER", *(f"  {what}" for what in report.differences)]
-        files = " ".join(shlex.quote(str(path)) for path in report.suspects)
+        files = " ".join(shlex.quote(str(path)) for path in report.check_in_full)
         lines.append(f"check these in full: qpid-cluster-verify {files}")
-    elif report.compared:
+    elif report.positions_compared:
         lines.append("fast: the ends agree; nothing in between was read")
     else:
         lines.append("fast: no verdict: nothing could be compared; run the full check")

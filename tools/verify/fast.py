@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,6 @@ class Closed(NamedTuple):
 
     @property
     def key(self) -> IncarnationId:
-        """Return the incarnation that wrote it."""
         return self.ends.header.member, self.ends.header.incarnation
 
 
@@ -44,35 +43,25 @@ class FastReport:
     records: int = 0  # according to the closing records
     moves: int = 0  # according to the closing records
     members: int = 0
-    compared: int = 0  # positions that at least two members recorded
+    positions_compared: int = 0  # that at least two members recorded
     agreed_to: int = 0  # the last of them before the first difference
     differences: list[str] = field(default_factory=list)
-    suspects: list[Path] = field(default_factory=list)  # to be checked in full
-    unread: list[Path] = field(default_factory=list)  # open, or cut by a crash: no closing record
-    alone: list[str] = field(default_factory=list)  # members that share no position with another
+    check_in_full: list[Path] = field(default_factory=list)
+    not_closed: list[Path] = field(default_factory=list)  # open, or cut by a crash
+    # Members that share no position with another:
+    nothing_in_common: list[str] = field(default_factory=list)
 
     @property
     def agree(self) -> bool:
-        """Whether nothing compared differs."""
         return not self.differences
 
     def as_document(self) -> dict[str, object]:
         """Return the report as plain values for JSON; it claims no consistency."""
-        return {
-            "fast": True,
-            "ends_agree": self.agree if self.compared else None,
-            "members": self.members,
-            "segments": self.segments,
-            "bytes": self.bytes,
-            "records": self.records,
-            "moves": self.moves,
-            "positions_compared": self.compared,
-            "agreed_to": self.agreed_to,
-            "differences": self.differences,
-            "check_in_full": [str(path) for path in self.suspects],
-            "not_closed": [str(path) for path in self.unread],
-            "nothing_in_common": self.alone,
-        }
+        ends_agree = self.agree if self.positions_compared else None
+        document = {"fast": True, "ends_agree": ends_agree, **asdict(self)}
+        for name in ("check_in_full", "not_closed"):
+            document[name] = list(map(str, document[name]))
+        return document
 
 
 def compare_ends(places: list[Path]) -> FastReport:
@@ -91,14 +80,14 @@ def compare_ends(places: list[Path]) -> FastReport:
         records=sum(one.ends.end.records for one in segments if one.ends.end is not None),
         moves=sum(one.ends.end.moves for one in segments if one.ends.end is not None),
         members=len({one.ends.header.member for one in segments}),
-        unread=[one.file for one in segments if one.ends.end is None],
+        not_closed=[one.file for one in segments if one.ends.end is None],
     )
     suspects: set[Path] = set()
     for before, after, what in false_joints(rows):
         report.differences.append(f"{after.member} (incarnation {after.incarnation}): {what}")
         suspects.update(Path(one.file) for one in (before, after) if one is not None)
     suspects.update(_compare_chains(report, segments))
-    report.suspects = sorted(suspects)
+    report.check_in_full = sorted(suspects)
     return report
 
 
@@ -145,13 +134,13 @@ def _compare_chains(report: FastReport, segments: list[Closed]) -> set[Path]:
         if len(members) < 2 and len(chains) < 2:
             continue
         shared |= members
-        report.compared += 1
+        report.positions_compared += 1
         if len(chains) > 1:
             bad += 1
             first_bad = first_bad or position
         elif not first_bad:
             report.agreed_to = position
-    report.alone = sorted({one.ends.header.member for one in segments} - shared)
+    report.nothing_in_common = sorted({one.ends.header.member for one in segments} - shared)
     if not first_bad:
         return set()
     groups = " and ".join(
@@ -160,7 +149,7 @@ def _compare_chains(report: FastReport, segments: list[Closed]) -> set[Path]:
     )
     report.differences.append(
         f"the chain at position {first_bad} is {groups}; it differs at {bad} of "
-        f"{report.compared} positions"
+        f"{report.positions_compared} positions"
     )
     return {one.file for one in segments if _holds(one, report.agreed_to + 1, first_bad)}
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """Options of a check."""
-
     timeline: bool = False  # also build a timeline, for pictures
     since: Path | None = None  # a saved checkpoint to begin from
     save: Path | None = None  # where to save the checkpoint that was reached
@@ -42,8 +40,6 @@ class CheckOptions:
 
 
 class LogsAtHand(NamedTuple):
-    """The files of a check."""
-
     segments: list[Path]  # of members, to be checked
     settled: list[Path]  # of members, verified before
     of_clients: list[Path]

@@ -99,9 +99,9 @@ class TestCompare:
     def test_good_logs_agree_though_they_are_cut_differently(self, tmp_path: Path) -> None:
         good_history(200).write(tmp_path, segment_bytes=6000)
         report = compare_ends([tmp_path])
-        assert (report.differences, report.suspects, report.unread) == ([], [], [])
-        assert report.compared >= 2
-        assert report.alone == []
+        assert (report.differences, report.check_in_full, report.not_closed) == ([], [], [])
+        assert report.positions_compared >= 2
+        assert report.nothing_in_common == []
 
     def test_a_difference_names_the_segments_around_it(self, tmp_path: Path) -> None:
         maker = good_history(400)
@@ -118,8 +118,8 @@ class TestCompare:
         assert not report.agree
         assert report.agreed_to < wrong.first_position
         assert "at a" in report.differences[0]
-        assert 2 <= len(report.suspects) < report.segments
-        held = b"".join(path.read_bytes() for path in report.suspects)
+        assert 2 <= len(report.check_in_full) < report.segments
+        held = b"".join(path.read_bytes() for path in report.check_in_full)
         assert wrong.chain in held
 
     def test_a_missing_segment_and_a_foreign_one(self, tmp_path: Path) -> None:
@@ -172,6 +172,6 @@ def test_clients_do_not_count_as_members(tmp_path: Path) -> None:
     history.close()
     report = compare_ends([tmp_path])
     assert report.members == 3
-    assert not any("spout" in name for name in report.alone)
+    assert not any("spout" in name for name in report.nothing_in_common)
     with pytest.raises(BadInput, match="histories of clients only"):
         compare_ends(list(tmp_path.glob("spout*")))

@@ -30,7 +30,6 @@ class Stretch(NamedTuple):
 
     @property
     def file_range(self) -> FileRange:
-        """Return which range of its file it is."""
         return FileRange(self.first, self.last, self.state)
 
 

@@ -38,7 +38,6 @@ class ControlResult(NamedTuple):
 
     @property
     def findings(self) -> list[Finding]:
-        """Return all findings."""
         return self.evidence + self.views
 
 

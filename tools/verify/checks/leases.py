@@ -51,11 +51,9 @@ class Term(NamedTuple):
 
     @property
     def who(self) -> str:
-        """Return its name, in words."""
         return f"incarnation {self.incarnation} of {self.member}"
 
     def broke(self, position: int, what: str) -> Finding:
-        """Return a finding about it."""
         return Finding("G38", self.member, self.incarnation, position, what)
 
 

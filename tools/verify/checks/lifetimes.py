@@ -112,7 +112,6 @@ class CarriedState:
 
     @property
     def reached(self) -> int:
-        """Return the position applied last."""
         return -1 if self.last_batch is None else self.last_batch.last
 
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from tools.verify.findings import BadInput, Finding
@@ -293,7 +294,6 @@ def incarnation_of(name: str) -> IncarnationId:
 
 
 def incarnation_in(row: Row) -> IncarnationId:
-    """Return the incarnation whose log has a row."""
     return row.member, row.incarnation
 
 
@@ -310,7 +310,8 @@ def stopped_in(rows: Iterable[Row]) -> set[IncarnationId]:
 def segments_of(rows: Iterable[Row]) -> dict[IncarnationId, list[Row]]:
     """Return the SEGMENT rows of each incarnation, in their order."""
     found: dict[IncarnationId, list[Row]] = defaultdict(list)
-    for row in sorted((row for row in rows if row.kind == SEGMENT), key=_segment_order):
+    segments = (row for row in rows if row.kind == SEGMENT)
+    for row in sorted(segments, key=attrgetter("member", "incarnation", "segment", "file")):
         found[incarnation_in(row)].append(row)
     return found
 
@@ -318,10 +319,6 @@ def segments_of(rows: Iterable[Row]) -> dict[IncarnationId, list[Row]]:
 def runs_of(rows: Iterable[Row]) -> Iterator[tuple[Row, Run]]:
     """Yield the runs of batches that segments have, each with the row of its segment."""
     return ((row, run) for row in rows if row.kind == SEGMENT for run in ends_of(row).runs)
-
-
-def _segment_order(row: Row) -> tuple[str, int, int, str]:
-    return row.member, row.incarnation, row.segment, row.file
 
 
 def records_by_incarnation(

@@ -43,7 +43,6 @@ class ClientReport(NamedTuple):
         return {**self.counts._asdict(), "account": outcomes}
 
     def coverage(self) -> list[Coverage]:
-        """Return how many operations each check examined."""
         c = self.counts
         rows = [
             Coverage("G8", "C1 clients' confirms", c.confirmed, "confirmed publishes"),

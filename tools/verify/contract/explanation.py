@@ -106,11 +106,8 @@ def _commands(
 
 
 def describe(move: dict[str, Any]) -> str:
-    """Return one move in words."""
-    op, cause = move["op"], move["cause"]
-    name = Op(op).name if op in CAUSES else f"move {op}"
-    causes = CAUSES.get(op, ())
-    words = [name, causes[cause] if cause < len(causes) else f"for cause {cause}"]
+    op = move["op"]
+    words = [Op(op).name, CAUSES[op][move["cause"]]]
     if op == Op.PUBLISHED:
         words += [f"message {move['seq']}", f"channel {move['of']:08x}"]
     elif op in (Op.PURGED, Op.RECOVERED):

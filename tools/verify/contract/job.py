@@ -154,7 +154,6 @@ def check_contract(
 def explain(
     spark: SparkSession | None, found: ContractResult, rows: Sequence[Row]
 ) -> list[Finding]:
-    """Return the breaches as findings, with their context in the logs."""
     if not found.breaches:
         return []
     tasks = tasks_for(rows, found.stretches, everywhere=False)

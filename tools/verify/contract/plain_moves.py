@@ -54,7 +54,7 @@ def take_plain(
     passages: list[_Passage] = []
     for number, rows in by_queue:
         queue, passage = model.queues.get(number), None
-        if queue is not None and priorities.get(number) == -1 and not reasons.has_notes(number):
+        if queue is not None and priorities.get(number) == -1 and number not in reasons.queues:
             passage = _passage(queue, moves, rows)
         if passage is None:
             return False

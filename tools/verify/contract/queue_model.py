@@ -84,7 +84,7 @@ class ModelQueue:
     """A queue: its messages by place, ready or held."""
 
     number: int
-    ranked: bool
+    ranked: bool  # a place has a priority, and is kept by a cold start
     delays: bool = False
     next_seq: int = 0
     unknown_ready: int = 0
@@ -117,7 +117,6 @@ class ModelQueue:
         return not (self.ranked or self.stream or self.cold or self.unknown_ready)
 
     def count(self) -> int:
-        """Return the number of ready messages."""
         return len(self.ready) + self.unknown_ready
 
     def first(self) -> int:
@@ -131,7 +130,6 @@ class ModelQueue:
         return (seq & ((1 << _RANK_SHIFT) - 1)) >> 1 if self.ranked else seq
 
     def next_arrival(self) -> int:
-        """Return the `arrival` of the next message."""
         return self.next_seq & ((1 << _ARRIVAL_BITS) - 1) if self.delays else self.next_seq
 
     def is_next(self, seq: int) -> bool:
@@ -145,7 +143,6 @@ class ModelQueue:
         return self.delays or self.arrival(seq) < self.floor
 
     def add(self, seq: int, message: Message) -> None:
-        """Add a ready message."""
         self.ready[seq] = message
         heappush(self.order, seq)
 
@@ -268,15 +265,10 @@ class ModelQueue:
         self.unknown_ready = self.unknown_sum = 0
 
 
-def _is_ranked(max_priority: int) -> bool:
-    """Whether a place has a priority, and is kept by a cold start."""
-    return 0 <= max_priority <= _DELAYS or max_priority in (_LAST_VALUES, _GROUPS)
-
-
 def _queue_of(number: int, max_priority: int) -> ModelQueue:
-    """Return an empty queue."""
+    ranked = 0 <= max_priority <= _DELAYS or max_priority in (_LAST_VALUES, _GROUPS)
     return ModelQueue(
-        number, _is_ranked(max_priority), max_priority == _DELAYS,
+        number, ranked, max_priority == _DELAYS,
         stream=max_priority == _STREAM, last_values=max_priority == _LAST_VALUES,
         grouped=max_priority == _GROUPS,
     )  # fmt: skip

@@ -132,7 +132,7 @@ class Reasons:
 
     def begin(self, position: int) -> None:
         """Forget everything: anything before this position is unknown."""
-        self._queues: dict[int, _Noted] = {}
+        self.queues: dict[int, _Noted] = {}  # those with notes
         self._ways: dict[int, Counter[int]] = {}  # queues, by ways that lead there
         self._from: dict[int, set[int]] = {}  # ways, by exchanges
         self._dead: deque[tuple[int | None, bool | None]] = deque(maxlen=_DEAD_MAX)
@@ -170,7 +170,7 @@ class Reasons:
             self.closed.clear()
         if kinds.translate(None, _CHANGES) != kinds:
             self._changed, self._changed_at = True, position
-            for one in self._queues.values():
+            for one in self.queues.values():
                 one.deadlines, one.limit = {}, 0
         self._changing = self._changed and position - self._changed_at < _CHANGING_MAX
         if self._keeps and (
@@ -184,16 +184,12 @@ class Reasons:
             self._dead or self._gone_on or self._keeps or kinds.translate(None, _LOUD) != kinds
         )
 
-    def has_notes(self, queue: int) -> bool:
-        """Return whether there are notes about a queue."""
-        return queue in self._queues
-
     def pass_over(self, position: int, body: int, *, persistent: bool) -> None:
         """Go on to this position, with the message that was published last."""
         self._position, self._published = position, (body, persistent)
 
     def _keep_no_more(self) -> None:
-        for one in self._queues.values():
+        for one in self.queues.values():
             one.keep_no_more()
 
     def take(
@@ -231,8 +227,8 @@ class Reasons:
                 self.done[of, False] = self.given.get(of, 0)
         elif op == _DECLARED and self._before.pop(number, number) in model.queues.keys() - {number}:
             raise ModelMismatch("same name", "it is there still")
-        if number in self._queues:
-            self._move_noted(self._queues[number], op, cause, number, seq, of)
+        if number in self.queues:
+            self._move_noted(self.queues[number], op, cause, number, seq, of)
 
     def _settle(
         self, cause: int, number: int, seq: int, channel: int, tag: int, *, counts: bool
@@ -277,9 +273,9 @@ class Reasons:
             noted.ready.pop(seq, None)
         elif op in (_PURGED, _RECOVERED):
             if op == _PURGED and cause == _DELETED:
-                del self._queues[number]
+                del self.queues[number]
             elif op == _RECOVERED or cause:
-                self._queues[number] = _Noted(limit=noted.limit, kept=noted.kept)
+                self.queues[number] = _Noted(limit=noted.limit, kept=noted.kept)
             else:
                 noted.deadlines, noted.ready, noted.waiting = {}, {}, {}
 
@@ -307,7 +303,7 @@ class Reasons:
     def _drop(
         self, cause: int, number: int, seq: int, of: int, moved: Message, model: Model
     ) -> None:
-        noted, queue = self._queues.get(number), model.queues[number]
+        noted, queue = self.queues.get(number), model.queues[number]
         if cause in (_EXPIRED, _LIMIT):
             self._dead.append((moved.body, moved.persistent))
         if cause in (_DUE, _SENT_ON):
@@ -337,7 +333,7 @@ class Reasons:
         noted.limit = 0 if self._changing else of
 
     def _of(self, number: int) -> _Noted:
-        return self._queues.setdefault(number, _Noted())
+        return self.queues.setdefault(number, _Noted())
 
     def _note(
         self, flag: bool, cause: int, number: int, seq: int, of: int, detail: int, model: Model

@@ -9,7 +9,7 @@ from tools.verify.contract.plain_moves import take_plain
 from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures, ReaderRow
 from tools.verify.contract.reasons import Reasons
 from tools.verify.contract.rules import Breach, Rule
-from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op, expand
 from tools.verify.format.records import (
     CHECKPOINT_ROW,
     READER_ROW,
@@ -23,7 +23,6 @@ from tools.verify.format.records import (
 )
 from tools.verify.input.tables import ORDINAL_MAX, Columns
 
-_PUBLISHED, _ENQUEUED, _DELIVERED = int(Op.PUBLISHED), int(Op.ENQUEUED), int(Op.DELIVERED)
 _WHATS = [(what & 15, what >= FLAG, (what & (FLAG - 1)) >> CAUSE_SHIFT) for what in range(256)]
 """Kind, flag and cause, by the value of a move."""
 
@@ -52,7 +51,6 @@ class Replay:
         self._root = 0
 
     def take(self, record: Record) -> None:
-        """Take the next record."""
         match record:
             case Batch():
                 if 0 <= self._position != record.first_position - 1:
@@ -131,24 +129,19 @@ class Replay:
     def _batch(self, batch: Batch, model: Model) -> None:
         first, reasons = batch.first_position, self._reasons
         reasons.commands(first, batch.kinds, batch.outcomes)
-        ordinal = -1
-        for what, index, queue, seq, of, detail in MOVE.iter_unpack(batch.moves):
-            ordinal += 1
+        moves = expand(batch.moves)
+        self.moves += len(moves) // MOVE.size
+        for ordinal, (what, index, queue, seq, of, detail) in enumerate(MOVE.iter_unpack(moves)):
             position = first + ((index - first) & 0xFFFF)
             op, flag, cause = _WHATS[what]
             try:
-                if op == _ENQUEUED and cause:  # PASSED: two moves, of which the second has no flag
-                    model.move(op, flag, 0, queue, seq, of, detail)
-                    ordinal += 1
-                    op, flag, cause = _DELIVERED, False, 0
                 model.move(op, flag, cause, queue, seq, of, detail)
                 reasons.take(position, op, flag, cause, queue, seq, of, detail, model)
             except ModelMismatch as mismatch:
-                of_queue = -1 if op == _PUBLISHED else queue  # else it is a number
+                of_queue = -1 if op == Op.PUBLISHED else queue  # else it is a number
                 self._report(mismatch.rule, position, ordinal, of_queue, seq, mismatch.more)
                 self._model = None  # further differences would follow from this one
                 break
-        self.moves += ordinal + 1
         reasons.commands(first, batch.kinds, batch.outcomes)
 
     def _report(

@@ -24,12 +24,10 @@ _FLAG_EXTRA = 4
 
 
 def plain_name(name: str) -> str:
-    """Return the name that a segment has without compression."""
     return name.removesuffix(PACKED)
 
 
 def is_segment(name: str) -> bool:
-    """Whether a file of this name is a segment."""
     return plain_name(name).endswith(SUFFIX)
 
 

@@ -49,7 +49,6 @@ def bytes_of(path: Path) -> bytes:
 
 
 def size_of(path: Path) -> int:
-    """Return how much that is."""
     pin = _pins.get(str(path))
     return path.stat().st_size if pin is None else pin.size
 

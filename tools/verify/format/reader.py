@@ -188,7 +188,7 @@ def read_ends(file: BinaryIO, size: int, source: str) -> Ends:
         raise LogError(f"{source}: this is not a member log")
     _link_before(head, source)
     first = _record_at(head, len(MAGIC))
-    if isinstance(first, str) or not isinstance(first[1], Header):
+    if first is None or not isinstance(first[1], Header):
         raise LogError(f"{source}: the segment does not begin with its header")
     begin = file.seek(max(size - ENDS_BYTES, 0))
     tail = file.read(size - begin)
@@ -196,24 +196,21 @@ def read_ends(file: BinaryIO, size: int, source: str) -> Ends:
         if offset + _HEAD + int(FRAME.unpack_from(tail, offset)[0]) != len(tail):
             continue
         found = _record_at(tail, offset)
-        if isinstance(found, str):
+        if found is None:
             continue
-        lsn, record, _ = found
+        lsn, record = found
         if not isinstance(record, End):
             break
         return Ends(first[1], first[0], record, lsn, tail[offset + 8 : offset + _HEAD])
     return Ends(first[1], first[0], None, -1, b"")
 
 
-def _record_at(data: bytes, offset: int) -> tuple[int, Record, bytes] | str:
-    """Return number, record and payload at a place, or why there is none."""
+def _record_at(data: bytes, offset: int) -> tuple[int, Record] | None:
+    """Return number and record at a place; None: there is none."""
     payload = _payload_at(data, offset)
-    if payload is None:
-        return "a record fails its checksum"
-    try:
-        return *decode(payload), payload
-    except RecordMalformed as error:
-        return str(error)
+    with suppress(RecordMalformed):
+        return None if payload is None else decode(payload)
+    return None
 
 
 def _payload_at(data: bytes, offset: int) -> bytes | None:
@@ -233,7 +230,7 @@ def _next_whole(data: bytes, offset: int) -> int | None:
     A loss of power leaves a hole where nothing was written, of any size.
     """
     for found in _BEGINNING.finditer(data, offset + 1 + _HEAD):
-        if not isinstance(_record_at(data, begin := found.start() - _HEAD), str):
+        if _record_at(data, begin := found.start() - _HEAD) is not None:
             return begin
     return None
 
@@ -253,7 +250,7 @@ def _link_before(data: bytes, source: str) -> bytes:
         what = f"format version {version}; this release reads {VERSION}"
         raise LogError(f"{source}: {what}: check it with the release that wrote it")
     first = _record_at(data, len(MAGIC))
-    if isinstance(first, str) or not isinstance(first[1], Header):
+    if first is None or not isinstance(first[1], Header):
         return b""
     if first[1].hash_alg != HASH_ALG:
         what = f"hashes of kind {first[1].hash_alg}; this release knows {HASH_ALG}"

@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import partial
 from itertools import accumulate
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import lz4.block
 import msgpack
@@ -55,8 +55,6 @@ class RecordMalformed(ValueError):
 
 
 class RecordKind(IntEnum):
-    """The kinds of records."""
-
     HEADER = 1
     START = 2
     VIEW = 3
@@ -256,8 +254,6 @@ class Client(NamedTuple):
 
 
 class ClientOp(IntEnum):
-    """What a client did or received."""
-
     PUBLISHED = 1
     CONFIRMED = 2
     REFUSED = 3
@@ -271,11 +267,7 @@ Record: TypeAlias = (
     Header | Start | ViewSeen | Active | Inactive | Batch | ConfirmRecord | Snapshot | Durable
     | Stop | Vote | Decided | End | Queues | Checkpoint | Client | Readers | Lease
 )  # fmt: skip
-_CLASSES: tuple[type[Record], ...] = (
-    Header, Start, ViewSeen, Active, Inactive, Batch, ConfirmRecord, Snapshot, Durable,
-    Stop, Vote, Decided, End, Queues, Checkpoint, Client, Readers, Lease,
-)  # fmt: skip
-KINDS: dict[type[Record], RecordKind] = dict(zip(_CLASSES, RecordKind, strict=True))
+KINDS: dict[type[Record], RecordKind] = dict(zip(get_args(Record), RecordKind, strict=True))
 BEGINNINGS = tuple(
     msgpack.Packer().pack_array_header(2 + len(of._fields)) + bytes([kind])
     for of, kind in KINDS.items()
@@ -395,7 +387,6 @@ def _positions(field: bytes) -> tuple[int, ...]:
 
 
 def marks_of(end: End) -> list[tuple[int, bytes]]:
-    """Return position and chain of the marks of an END."""
     return list(MARK.iter_unpack(end.marks))
 
 

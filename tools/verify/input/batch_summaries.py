@@ -11,7 +11,6 @@ from functools import reduce
 from operator import attrgetter, xor
 from typing import TypeAlias
 
-from msgspec import Struct
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from tools.verify.format.commands import Command
@@ -43,21 +42,13 @@ Recent: TypeAlias = "deque[KnownBatch]"
 _last = attrgetter("last")
 
 
-class KnownBatch(Struct, gc=False):
+class KnownBatch(Joint, gc=False):
     """A batch, and what it shows by itself."""
 
-    primary: tuple[int, int]  # epoch, ring
-    seq: int
-    first: int
-    last: int
     origin: str
     time_us: int
     kinds: bytes
-    outcomes: bytes
-    blob_hash: bytes
-    chain: bytes
     root: int
-    order: bytes
     digest: int  # xxh3_128 of all its fields but lsn
     moves: int
     moves_hash: int  # xxh3_64, where each single batch is looked at
@@ -74,8 +65,8 @@ class KnownBatch(Struct, gc=False):
         ) = batch  # fmt: skip
         seldom = kinds.translate(None, _SELDOM) != kinds
         return KnownBatch(
-            (epoch, ring_seq), seq, first, first + commands - 1, origin, time_us, kinds, outcomes,
-            blob_hash, chain, root, order, digest, count(moves),
+            (epoch, ring_seq), seq, first, first + commands - 1, outcomes, blob_hash, chain, order,
+            origin, time_us, kinds, root, digest, count(moves),
             xxh3_64_intdigest(moves) if every else 0,
             seldom, seldom and FORGOTTEN in moves[:: MOVE.size],
         )  # fmt: skip
@@ -86,21 +77,15 @@ def reached(position: int, chain: bytes, place: tuple[tuple[int, int], int]) -> 
     the position and chain that it left (-1, b"": not known), and its primary and place in that.
     """
     return KnownBatch(
-        *place, position, position, "", 0, b"", b"", b"", chain, 0, b"", -2, 0, 0, False, False
+        *place, position, position, b"", b"", chain, b"", "", 0, b"", 0, -2, 0, 0, False, False
     )
 
 
 def joint_of(batch: KnownBatch) -> Joint:
-    """Return what a batch in another segment is compared with."""
-    one = batch
-    return Joint(
-        one.primary, one.seq, one.first, one.last, one.outcomes, one.blob_hash, one.chain, one.order
-    )
+    return Joint(*(getattr(batch, field) for field in Joint.__struct_fields__))
 
 
-def breaches(
-    before: KnownBatch | Joint, batch: KnownBatch | Joint
-) -> Iterator[tuple[str, int, int, str]]:
+def breaches(before: Joint, batch: Joint) -> Iterator[tuple[str, int, int, str]]:
     """Yield how a batch does not follow the one before it, as far as that is known: the promise,
     first and last position, and words.
     """

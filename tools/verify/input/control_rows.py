@@ -28,12 +28,9 @@ def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterat
     """
     row = row._replace(kind=int(KINDS[type(record)]))
     match record:
-        case Start(epoch, position, chain, root):
+        case Start(epoch, position, chain, root) | Snapshot(epoch, position, chain, root):
             row = row._replace(epoch=epoch, position=position, last=position, chain=chain)
-            yield row._replace(root=signed(root))
-        case Snapshot(epoch, position, chain, root, donor):
-            row = row._replace(epoch=epoch, position=position, last=position, chain=chain)
-            yield row._replace(root=signed(root), text=donor)
+            yield row._replace(root=signed(root), text=getattr(record, "donor", None))
         case Vote(position, chain, root, verdict):
             row = row._replace(position=position, text=verdict)
             if verdict == "undecided":  # the state is this incarnation's own, if known

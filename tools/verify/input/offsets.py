@@ -41,11 +41,6 @@ class LiveLog:
     offset: int = 0  # of whole records
     parser: Parser | None = None  # None: nothing was read yet, or nothing is wanted of it
 
-    @property
-    def place(self) -> tuple[int, int]:
-        """Return segment and offset."""
-        return self.segment, self.offset
-
 
 LogKey = tuple[Path, str, int]  # directory; member and incarnation as in the names of files
 Offsets = dict[LogKey, LiveLog]
@@ -83,9 +78,8 @@ class LiveLogs:
             if key not in there and newest.get(key[:2], -1) >= key[2]:
                 del read[key]
         size = 0
-        for key in sorted(
-            there, key=lambda key: (read[key].place if key in read else (-1, 0), key)
-        ):
+        read_of = {key: (log.segment, log.offset) for key, log in read.items()}
+        for key in sorted(there, key=lambda key: (read_of.get(key, (-1, 0)), key)):
             log = read.get(key)
             first = max(self._settled.get(key[1:], -1) + 1, 0 if log is None else log.segment)
             segments = {number: path for number, path in there[key].items() if number >= first}

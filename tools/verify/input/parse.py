@@ -97,7 +97,6 @@ _STOP, _END, _LEASE = range(3)  # ways to end
 
 
 def parse_segment(data: bytes, file: str) -> Iterator[Row]:
-    """Yield the rows of one segment."""
     return _parse(data, file, every_record=True)  # type: ignore[return-value]
 
 
@@ -155,7 +154,6 @@ class Parser:
 
     @property
     def incarnation(self) -> tuple[str, int]:
-        """Return whose log it is."""
         return self._first[1], self._first[2]
 
     def take_bytes(self, data: bytes, file: str, *, begins: bool = True) -> Iterator[Row | Sums]:
@@ -238,7 +236,6 @@ class Parser:
         faults.clear()
 
     def _take(self, entry: Entry) -> None:
-        """Add the rows of a record."""
         lsn, self._link, _, record, _ = entry
         ends = self.ends
         if not ends.records:

@@ -34,13 +34,11 @@ class RangeCursor:
         self.ranges: list[tuple[int, int]] = []
         self._select()
 
-    def advance(self, record: Record) -> bool:
-        """Take the next record; return whether it is a new state."""
-        if not isinstance(record, Start | Snapshot):
-            return False
-        self._state += 1
-        self._select()
-        return True
+    def advance(self, record: Record) -> None:
+        """Take the next record."""
+        if isinstance(record, Start | Snapshot):
+            self._state += 1
+            self._select()
 
     def covers(self, position: int) -> bool:
         """Whether a range covers this position here."""

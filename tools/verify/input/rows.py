@@ -211,12 +211,10 @@ _ENDS = Decoder(SegmentEnds)
 
 
 def in_json(ends: SegmentEnds) -> str:
-    """Return the text of a SEGMENT row."""
     return encode(ends).decode()
 
 
 def ends_of(row: Row) -> SegmentEnds:
-    """Return the content of a SEGMENT row."""
     return _ENDS.decode(row.text or "{}")
 
 

@@ -76,21 +76,15 @@ def without_copies(found: list[Path]) -> tuple[list[Path], list[str]]:
         if len(paths) == 1:
             continue
         try:
-            by_size = sorted(
-                ((open_segment(path), path) for path in paths), key=_size, reverse=True
-            )
+            read = [(open_segment(path), path) for path in paths]
         except (OSError, LogError):
             continue  # the check says what is wrong with it
-        data, longest = by_size[0]
-        for other, path in by_size[1:]:
+        (data, longest), *others = sorted(read, key=lambda one: len(one[0]), reverse=True)
+        for other, path in others:
             if data.startswith(other):
                 left_out.add(path)
                 notes.append(f"{path} is a copy of {longest}, and was not read")
     return [path for path in found if path not in left_out], notes
-
-
-def _size(one: tuple[bytes, Path]) -> int:
-    return len(one[0])
 
 
 def find_segments(places: list[Path]) -> list[Path]:

@@ -70,12 +70,10 @@ class Voters(NamedTuple):
 
     @property
     def data_names(self) -> frozenset[str]:
-        """Return all voters with data."""
         return frozenset(name for one in self.sets for name in (*one.votes, *one.away))
 
     @property
     def arbitrators(self) -> frozenset[str]:
-        """Return the voters without data."""
         return frozenset(one.arbitrator for one in self.sets if one.arbitrator)
 
     def is_majority(self, present: Collection[str]) -> bool:

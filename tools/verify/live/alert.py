@@ -87,7 +87,6 @@ def status(result: FollowResult) -> str:
 
 
 def final_line(result: FollowResult, consistent: bool, as_json: bool) -> str:
-    """Return the last line."""
     p = result.progress
     if as_json:
         document = {"event": "end", "consistent": consistent, "verified": p.verified}

@@ -71,11 +71,6 @@ def first_held_epoch(segments: Iterable[Row], horizon: Horizon, position: int) -
     return min([horizon.epoch, *held])
 
 
-def last_epoch(segment: Row) -> int:
-    """Return the last epoch in which an incarnation applied or confirmed anything; 0: none."""
-    return max(ends_of(segment).epochs, default=0)
-
-
 def without_epochs_before(row: Row, epoch: int) -> Row:
     """Return a SEGMENT row without earlier epochs, see `forget_epochs`."""
     ends = ends_of(row)

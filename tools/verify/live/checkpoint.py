@@ -64,7 +64,7 @@ def unread(segments: list[Path], saved: list[Row]) -> tuple[list[Path], list[Row
     present: dict[tuple[str, int, int], str] = {}
     for path in segments:
         ends = _ends(path)
-        row = known.get(_identity(ends.header)) if ends is not None else None
+        row = known.get(_written_by(ends.header)) if ends is not None else None
         if ends is None or row is None:
             left.append(path)
             continue
@@ -85,12 +85,8 @@ def _ends(path: Path) -> Ends | None:
         return None
 
 
-def _written_by(row: Row) -> tuple[str, int, int]:
-    return row.member, row.incarnation, row.segment
-
-
-def _identity(header: Header) -> tuple[str, int, int]:
-    return header.member, header.incarnation, header.segment
+def _written_by(of: Row | Header) -> tuple[str, int, int]:
+    return of.member, of.incarnation, of.segment
 
 
 def _named(kept: list[Row]) -> list[list[object]]:

@@ -28,7 +28,6 @@ class FollowMetrics:
         self._seen = Counter[str](), FollowResult(LogProgress())
 
     def take(self, result: FollowResult) -> None:
-        """Take a result."""
         found, _ = self._seen
         self._seen = found + Counter(one.property for one in result.findings), result
 

@@ -147,7 +147,6 @@ class ClusterProgress:
         return fresh
 
     def progress(self) -> LogProgress:
-        """Return how far all members are."""
         ends = self._ends
         newest = max((row.reached for row in ends.values()), default=-1)
         latest = max((row.time_us or 0 for row in ends.values()), default=0)
@@ -211,7 +210,8 @@ class ClusterProgress:
         self.first_epoch = bygone.first_held_epoch(self._segments.values(), horizon, position)
         for key, row in self._ends.items():
             quiet = self._takes - self._heard.get(key, 0) > QUIET_TAKES
-            if key not in newest and quiet and bygone.last_epoch(row) < self.first_epoch:
+            last_epoch = max(ends_of(row).epochs, default=0)
+            if key not in newest and quiet and last_epoch < self.first_epoch:
                 self.gone[key[0]] = max(key[1], self.gone.get(key[0], -1))
                 self._heard.pop(key, None)
         self._segments = {

@@ -23,7 +23,6 @@ STYLE = Path(__file__).with_name("style.css")
 
 
 def page(report: Report, title: str) -> str:
-    """Return the whole page."""
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',

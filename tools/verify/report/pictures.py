@@ -65,7 +65,6 @@ class Band(NamedTuple):
 
     @property
     def range(self) -> str:
-        """Return the numbers alone."""
         return str(self.first) if self.first == self.last else f"{self.first}\u2013{self.last}"
 
 
@@ -102,7 +101,6 @@ class _Frame:
         self._ticks = list(time_ticks(timeline.begin_us, timeline.end_us))
 
     def x(self, time_us: int) -> float:
-        """Return where a time is, in pixels."""
         timeline = self.timeline
         share = (time_us - timeline.begin_us) / (timeline.end_us - timeline.begin_us)
         return LEFT + min(max(share, 0.0), 1.0) * PLOT
@@ -412,7 +410,7 @@ def _redeliveries(move_counts: list[MoveCount]) -> Iterator[str]:
     for cause, n in counts.items():
         bar = tag("div", class_="bar", style=f"width: {100 * n / max(counts.values()):.1f}%")
         rows.append([text("td", cause), tag("td", f"{n:,}", class_="n"), tag("td", bar)])
-    yield table(["went back to its queue as", "messages", ""], rows, "causes")
+    yield table(["went back to its queue", "messages", ""], rows, "causes")
     yield tag(
         "p",
         f"Of {delivered:,} deliveries {redelivered:,} were of messages that had been delivered "

@@ -65,7 +65,6 @@ class Stages:
 
 
 def bar(step: int, done: int, tasks: int, seconds: float) -> str:
-    """Return the line."""
     minutes, rest = divmod(int(seconds), 60)
     filled = WIDTH * done // tasks if tasks else 0
     drawn = "#" * filled + "." * (WIDTH - filled)

@@ -73,7 +73,6 @@ class Report:
             yield f"nothing to see of {', '.join(never)} in these logs"
 
     def as_document(self) -> dict[str, object]:
-        """Return the report as plain values for JSON."""
         return {
             "consistent": self.consistent,
             "held": self.held,

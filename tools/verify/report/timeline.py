@@ -18,7 +18,7 @@ from tools.verify.checks.views_and_segments import (
     incarnation_in,
     records_by_incarnation,
 )
-from tools.verify.format.moves import CAUSE_SHIFT, FLAG, Op
+from tools.verify.format.moves import CAUSE_SHIFT, CAUSES, FLAG, Op
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SUMS, Row
 from tools.verify.sql.kept import Kept
@@ -63,15 +63,6 @@ class Slice(NamedTuple):
     position: int
 
 
-_CAUSES: dict[tuple[int, int], str] = {
-    (Op.RETURNED, 0): "requeued by its consumer (nack, reject)",
-    (Op.RETURNED, 1): "taken back (recover)",
-    (Op.RETURNED, 2): "its channel or connection closed",
-    (Op.RETURNED, 3): "its member was lost",
-    (Op.RETURNED, 4): "requeued in a transaction",
-}
-
-
 class MoveCount(NamedTuple):
     """Number of moves of a kind in one slice of time; `what` as in a row of moves."""
 
@@ -81,13 +72,13 @@ class MoveCount(NamedTuple):
 
     @property
     def op(self) -> int:
-        """Return the kind without its cause."""
         return self.what & ((1 << CAUSE_SHIFT) - 1)
 
     @property
     def cause(self) -> str:
         """Return why a message was returned to its queue, "" for other moves."""
-        return _CAUSES.get((self.op, (self.what & ~FLAG) >> CAUSE_SHIFT), "")
+        returned = self.op == Op.RETURNED
+        return CAUSES[self.op][(self.what & ~FLAG) >> CAUSE_SHIFT] if returned else ""
 
     @property
     def redelivered(self) -> bool:
@@ -107,7 +98,6 @@ class Timeline:
 
     @property
     def slice_us(self) -> int:
-        """Return the length of a slice, in microseconds."""
         return max((self.end_us - self.begin_us) // SLICES + 1, 1)
 
     def slice_of(self, time_us: int) -> int:
@@ -115,7 +105,6 @@ class Timeline:
         return min(max(time_us - self.begin_us, 0) // self.slice_us, SLICES - 1)
 
     def count_moves(self, counted: Iterable[tuple[int, ...]]) -> None:
-        """Take slice, kind and number of moves."""
         self.move_counts = [MoveCount(*one) for one in counted]
 
     def time_of(self, position: int) -> int | None:

@@ -384,7 +384,7 @@ def delayed_one_expires(maker: MoveMaker) -> tuple[str, int]:
 
 def repeat_of_another_publish(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, of=row[4] + 1) if is_a(row, Op.REPEATED) else None)
-    return "repeat unpublished", at
+    return "enqueued unpublished", at
 
 
 def repeat_of_what_never_entered(maker: MoveMaker) -> tuple[str, int]:
@@ -406,7 +406,7 @@ def repeat_that_enters_nevertheless(maker: MoveMaker) -> tuple[str, int]:
     at, repeat = first_move(maker, lambda row: is_a(row, Op.REPEATED))
     entered = put(repeat, what=repeat[0] ^ Op.REPEATED ^ Op.ENQUEUED, seq=2)
     rewrite_at(maker, at, lambda rows: [rows[0], entered, *rows[1:]])
-    return "repeat enqueued", at
+    return "enqueued twice", at
 
 
 def reader_is_sent_the_next_but_one(maker: MoveMaker) -> tuple[str, int]:
