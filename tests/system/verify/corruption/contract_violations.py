@@ -78,6 +78,12 @@ def enqueued_of_another_publish(maker: MoveMaker) -> tuple[str, int]:
     return "enqueued unpublished", at
 
 
+def enters_before_any_publish(maker: MoveMaker) -> tuple[str, int]:
+    at, _ = first_move(maker, lambda row: is_a(row, Op.PUBLISHED))
+    rewrite_at(maker, at, lambda rows: [row for row in rows if not is_a(row, Op.PUBLISHED)])
+    return "enqueued unpublished", at
+
+
 def enqueued_twice(maker: MoveMaker) -> tuple[str, int]:
     at, entered = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=1), 5)
     rewrite_at(maker, at, lambda rows: [*rows, put(entered, seq=entered[3] + 1)])
@@ -540,7 +546,8 @@ VIOLATIONS: tuple[Violation, ...] = (
     reader_is_sent_the_next_but_one, reader_is_sent_one_twice, reader_begins_later_than_it_reads,
     stream_is_consumed, read_by_nobody,
     publish_becomes_nothing, publish_becomes_two_messages, ack_publishes, transaction_of_a_publish,
-    number_is_skipped, enqueued_of_another_publish, enqueued_twice, two_at_one_place,
+    number_is_skipped, enqueued_of_another_publish, enters_before_any_publish, enqueued_twice,
+    two_at_one_place,
     a_place_is_skipped, delivered_but_never_enqueued, delivered_to_two_at_once,
     delivered_after_the_ack, second_delivery_without_flag, recovered_delivery_without_flag,
     first_delivery_with_flag, settled_by_another_channel, returned_by_another_channel,
