@@ -68,7 +68,11 @@ CAUSED = {
         SELECT of, MAX(nth) AS last_act FROM logged
         WHERE op IN (1, 4, 5) AND caused <> 1 OR op IN (3, 12) GROUP BY of""",
     # A command that closes a single channel says which one.
-    "closed": "SELECT position, of AS channel FROM logged WHERE op = 14 AND cause = 7",
+    "closed": """
+        SELECT position, of AS channel, time, gaps, stretch
+        FROM logged WHERE op = 14 AND cause = 7""",
+    "closings": """
+        SELECT channel, gaps, MAX(time) AS time FROM closed WHERE stretch >= 0 GROUP BY ALL""",
     # What a command did itself. It acts for one channel, and takes or makes one thing.
     "of_command": """
         SELECT position, MIN(ordinal) AS ordinal, -1 AS queue, -1 AS seq, MIN(of) AS of,
@@ -77,7 +81,7 @@ CAUSED = {
         GROUP BY position HAVING MIN(of) <> MAX(of) OR COUNT(*) FILTER (WHERE op IN (3, 8)) > 1""",
     "ended": """
         SELECT logged.*, last_act
-        FROM logged JOIN acts USING (of) LEFT JOIN closed USING (position)
+        FROM logged JOIN acts USING (of) LEFT JOIN closed ON closed.position = logged.position
         WHERE (op = 5 AND cause = 2 OR op = 13 AND cause = 3) AND channel IS DISTINCT FROM of
             OR op = 5 AND cause = 3 OR op = 13 AND cause = 4""",
 }

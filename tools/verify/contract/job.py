@@ -113,7 +113,8 @@ def bins_for(tasks: Iterable[SegmentTask]) -> int:
 def exchange_of_contract(bins: int) -> Exchange:
     """Return the steps: by message and by holder of a high water, then all together."""
     by_message = Step(
-        {"moves": ("queue", "seq"), "queue_moves": None, "high_waters": ("who",)},
+        {"moves": ("queue", "seq"), "queue_moves": None, "closings": None,
+         "high_waters": ("who",)},
         BY_MESSAGE, ["breaches", "survivors", "counts"], {},
     )  # fmt: skip
     together = Step(

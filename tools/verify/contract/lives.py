@@ -17,6 +17,7 @@ LIVES_SCHEMAS = {
     "queue_moves": "queue bigint, seq bigint, time bigint, op int, flag boolean, cause int, "
     "of bigint, gaps int",
     "survivors": "queue bigint, time bigint, ready bigint, moved bigint",
+    "closings": "channel bigint, gaps int, time bigint",
 }
 LIVES_SCHEMAS["queue_history"] = LIVES_SCHEMAS["queue_moves"]
 
@@ -28,7 +29,7 @@ LIVES = {
     # A message enters, is next delivered, unflagged and with its content, and is next settled by
     # the channel that has it, at a place that no other message ever had, before the queue was
     # emptied, if it ever was: that breaks no rule, because nothing came before it and nothing comes
-    # after.
+    # after. (`reasons` names what a channel settles after it was closed.)
     "ordinary": """
         SELECT queue, seq FROM (
             SELECT queue, seq, MAX(time) AS ended FROM moves
@@ -110,6 +111,14 @@ LIVES = {
             AND (until IS NULL OR until > cold_starts.time)
         GROUP BY cold_starts.queue, cold_starts.time
         UNION ALL SELECT queue, time, 0, COUNT(*) FROM renumbered GROUP BY queue, time""",
+    # Messages that a channel held as it was closed, and that did not move at that position.
+    "left_behind": """
+        SELECT queue, seq, of, linked.time AS since, latest.time >> 20 AS position,
+            latest.time & 1048575 AS ordinal
+        FROM linked JOIN (
+            SELECT channel, gaps, MAX(time) AS time FROM closings GROUP BY ALL
+        ) AS latest ON of = channel AND linked.gaps = latest.gaps AND linked.time < latest.time
+        WHERE op = 3 AND (until IS NULL OR (until >> 20) > (latest.time >> 20))""",
     # Messages that a queue did not take because it had taken another one with the same key.
     "repeats": """
         SELECT queue, seq, time >> 20 AS position, time & 1048575 AS ordinal, of, op, deleted,
@@ -186,6 +195,7 @@ RULES = {
         "lives", "op IN (3, 6) AND state = 'ready' AND known AND NOT flag AND comes_again"),
     "delivered held": Rule("G13", "was delivered while another channel, or the same, still held it",
         "lives", "op = 3 AND state = 'held' AND known"),
+    "left behind": Rule("G13", "was kept by a channel that was closed", "left_behind", "TRUE"),
     "other holder": Rule("G13", "was given up by a channel that did not hold it",
         "lives", "op IN (4, 5) AND state = 'held' AND known AND of <> prior_of"),
 }  # fmt: skip

@@ -363,6 +363,7 @@ class Reasons:
                 self._ways[detail][number] -= 1
         elif cause == _CLOSED:
             self.closed.add(of)
+            self.done[of, False] = self.given.get(of, 0)  # all that it held comes back
         elif cause == _NOWHERE:
             ways = self._ways.get(detail, Counter())
             known = *(one for one, count in ways.items() if count > 0), self._names.get(detail, 0)

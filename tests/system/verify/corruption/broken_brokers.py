@@ -94,25 +94,45 @@ def recover_leaves_one_out(maker: MoveMaker, patch: Patch) -> int:
 
 def closed_channel_keeps_a_message(maker: MoveMaker, patch: Patch) -> int:
     """Whoever opens the channel's number again acks it there."""
-    client = _filled(maker, 2)
-    for _ in range(2):
-        client.get("q")
-    end = connections.end_channels
-    kept: dict[int, Held] = {}
+    client, kept = _keep_a_message(maker, patch, 2)
+    return _ack_it_later(maker, client, kept)
 
-    def end_without_it(state: State, channels: list[Channel], queues: list[Queue]) -> None:
-        kept[id(state)] = channels[0].unacked.pop(2)
-        end(state, channels, queues)
 
-    patch.setattr(connections, "end_channels", end_without_it)
-    _without_invariants(patch)
-    client.close_channel()
+def closed_channel_keeps_its_only_message(maker: MoveMaker, patch: Patch) -> int:
+    client, kept = _keep_a_message(maker, patch, 1)
+    return _ack_it_later(maker, client, kept)
+
+
+def _ack_it_later(maker: MoveMaker, client: Client, kept: dict[int, Held]) -> int:
     again = client.channel(1)
     for state in maker.rig.machines.values():
         (channel,) = [one for one in state.channels.values() if one.key[1] == client.conn]
         channel.unacked[9] = kept[id(state)]
     again.ack(9)
     return maker.rig.position
+
+
+def closed_channel_keeps_a_message_for_good(maker: MoveMaker, patch: Patch) -> int:
+    _keep_a_message(maker, patch, 2)
+    return maker.rig.position
+
+
+def _keep_a_message(maker: MoveMaker, patch: Patch, number: int) -> tuple[Client, dict[int, Held]]:
+    """A client that has closed its channel, and by machine the message that did not come back."""
+    client = _filled(maker, number)
+    for _ in range(number):
+        client.get("q")
+    end = connections.end_channels
+    kept: dict[int, Held] = {}
+
+    def end_without_it(state: State, channels: list[Channel], queues: list[Queue]) -> None:
+        kept[id(state)] = channels[0].unacked.pop(number)
+        end(state, channels, queues)
+
+    patch.setattr(connections, "end_channels", end_without_it)
+    _without_invariants(patch)
+    client.close_channel()
+    return client, kept
 
 
 def written_ones_leave_one_out(maker: MoveMaker, patch: Patch) -> int:
@@ -442,6 +462,8 @@ FAULTS: dict[Fault, str] = {
     ack_of_several_leaves_one_out: "G20",
     recover_leaves_one_out: "G20",
     closed_channel_keeps_a_message: "G20",
+    closed_channel_keeps_its_only_message: "G20",
+    closed_channel_keeps_a_message_for_good: "G13",
     written_ones_leave_one_out: "G20",
     ack_settles_for_a_neighbour: "G13",
     refused_ack_settles: "G20",

@@ -453,6 +453,7 @@ def dead_letter_overtakes(maker: MoveMaker) -> Named:
 
 BROKEN_BY_LIES = {
     *RULES, "other copy", "other number", "commit order", "two channels", "taken twice", "rank",
+    "left behind",
 }  # fmt: skip
 """Rules that no other test breaks, but for broken brokers."""
 

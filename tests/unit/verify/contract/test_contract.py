@@ -427,6 +427,7 @@ def judged(moves: list[MoveRow], queue_moves: list[MoveRow], **other: str) -> li
         "moves": table_of(moves, SCHEMAS["moves"]),
         "queue_moves": table_of(queue_moves, SCHEMAS["queue_moves"]),
         "high_waters": arrow_schema(SCHEMAS["high_waters"]).empty_table(),
+        "closings": arrow_schema(SCHEMAS["closings"]).empty_table(),
     }
     made = answer(BY_MESSAGE | other, given, ["breaches", "survivors", "counts"])
     made["counts"] = made["counts"].group_by("name").aggregate([("n", "sum")])
