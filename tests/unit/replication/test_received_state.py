@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from broker.replication.chain import History, Promise
-from broker.replication.member import ReplicatedMember
+from broker.replication.member import RETRY_DOUBLINGS, ReplicatedMember
 from broker.replication.ports import Ports
 from broker.replication.unapplied import CatchUp
 from store.api import Marker, Meta
@@ -94,6 +96,33 @@ def test_a_vote_passes_to_a_state_that_holds_all_confirmed_commands() -> None:
     rig.controller.holds_all_confirmed = catch_up.is_behind_all
     for epoch, position, may in ((3, 275, False), (3, 276, True), (1, 309, True)):
         assert rig.member.may_replace(History(epoch, position)) == may, (epoch, position)
+    rig.controller.holds_all_confirmed = lambda _history: False
+    assert rig.member.may_replace(History(1, 309))
+    rig.member.persister.meta = replace(OWN, marker=Marker.JOINING, position=309)
+    assert rig.member.may_replace(History(1, 1)), "nobody counted on it"
+
+
+@pytest.mark.parametrize("why", ["it stops", "another one is put in force", "it needs none"])
+def test_a_state_that_comes_too_late_is_refused(why: str) -> None:
+    rig = Rig(OWN)
+    member: Any = rig.member
+    member._host.stopping = why == "it stops"
+    member.persister.switching = why == "another one is put in force"
+    rig.controller.takes_state = why != "it needs none"
+    assert not rig.member.state_received(Mock(), MemoryStore(MemoryDisk(), META))
+    rig.controller.state_received.assert_not_called()
+    rig.device.switch.assert_not_called()
+
+
+def test_transfers_that_fail_are_tried_less_and_less_often() -> None:
+    rig = Rig(OWN)
+    for _ in range(RETRY_DOUBLINGS + 2):
+        rig.member.transfer_failed("the donor said nothing")
+    delays = [one.args[0] for one in rig.clock.later.call_args_list]
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0]
+    rig.member.transfer_done()
+    rig.member.transfer_failed("the next donor said nothing")
+    assert rig.clock.later.call_args.args[0] == 0.5
 
 
 def test_the_log_records_a_received_state_before_the_member_goes_on() -> None:
@@ -229,6 +258,36 @@ def test_a_promise_waits_until_no_member_of_an_older_view_may_reply() -> None:
     acknowledged.assert_not_called()
     silent()
     acknowledged.assert_called_once_with()
+
+
+def test_a_promise_goes_behind_everything_applied() -> None:
+    """G8: one that is durable says that the state up to it is durable here, too."""
+    rig, order = Rig(OWN), Mock()
+    rig.clock.when_right.side_effect = lambda call: call()
+    persister: Any = rig.member.persister
+    persister.keep, persister.promise = order.keep, order.promise
+    rig.member.persist_promise(rig.controller.promise, Mock())
+    assert [one[0] for one in order.mock_calls] == ["keep", "promise"]
+    assert order.keep.call_args.kwargs == {"counts": True}
+
+
+def test_an_abandoned_history_is_shown_to_nobody_and_has_no_vote() -> None:
+    """G9: the other history has something else at the same positions."""
+    rig, done = Rig(replace(OWN, marker=Marker.DIRTY, cluster_id="c")), Mock()
+    member: Any = rig.member
+    member._unlogged.append((8, [(1, "made and not written to the log")]))
+    member._made.append((2, "made in this turn"))
+    kept = rig.member.persister.keep = Mock()  # type: ignore[method-assign]
+    rig.member.set_aside(done)
+    member._clients.set_aside.assert_called_once_with()
+    assert not member._made
+    assert not member.awaits_log
+    kept.assert_called_once()
+    meta, durable = rig.device.open_writer.return_value.submit_meta.call_args.args
+    assert meta.marker is Marker.JOINING
+    done.assert_not_called()
+    durable()
+    done.assert_called_once_with()
 
 
 def test_output_for_a_former_sessions_clients_never_reaches_the_next() -> None:
