@@ -30,7 +30,6 @@ class PrimaryMark:
         """The view is primary; `without_data`: its arbitrators, voting or not."""
         self._epoch, self.voters, self.caught_up = epoch, voters, caught_up
         self.without_data = without_data
-        self._reported = 0
 
     def add_holders(self, names: frozenset[str]) -> frozenset[str]:
         """Add to the members that have on disk everything this epoch confirms; return them all."""
@@ -57,7 +56,7 @@ class PrimaryMark:
 
     def advance(self) -> int | None:
         """Return the durable position if it is beyond the one last reported."""
-        if self._base is None or not self.voters:
+        if self._base is None:
             return None
         mark = parse(self.voters).durable(self.marks, self.caught_up, self._epoch)
         if mark < self._base or mark <= self._reported:

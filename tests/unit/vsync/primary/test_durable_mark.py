@@ -59,3 +59,29 @@ def test_a_new_view_starts_at_zero() -> None:
     mark.marks = {"a": 10, "b": 10, "c": 10}
     mark.activated(4, VOTERS, frozenset(VOTERS), frozenset())
     assert mark.advance() is None, "that activation was the former view's"
+
+
+def test_other_voters_void_what_was_reported() -> None:
+    """G8: a quorum of the former ones is none of theirs."""
+    mark = mark_of(a=10, b=10, c=0)
+    mark.activation_applied(10)
+    assert mark.advance() == 10
+    assert not mark.voters_changed(VOTERS)
+    assert mark.reported == 10
+    assert mark.voters_changed(("a", "c"))
+    assert mark.reported == 0
+    assert mark.advance() is None
+    mark.marks = {"a": 10, "b": 10, "c": 11}
+    assert mark.advance() == 10
+
+
+def test_an_arbitrator_holds_no_data() -> None:
+    """Its mark is an epoch."""
+    mark = mark_of(a=10, b=9, c=3)
+    mark.activated(3, VOTERS, frozenset(VOTERS), frozenset("c"))
+    assert mark.everywhere() == 9
+    assert mark.add_holders(frozenset("a")) == {"a"}
+    assert mark.add_holders(frozenset("bc")) == {"a", "b"}
+    mark.view_begins()
+    assert mark.everywhere() == 0
+    assert mark.add_holders(frozenset("b")) == {"b"}
