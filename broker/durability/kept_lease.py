@@ -88,9 +88,9 @@ class KeptLease:
 
     def _written(self, lease_ms: int, done: asyncio.Future[None]) -> None:
         self._writing = None
-        if done.cancelled() or (error := done.exception()) is not None:
+        if (error := done.exception()) is not None:
             self.counters["leases_not_kept"] += 1
-            if not done.cancelled() and self.counters["leases_not_kept"] == 1:
+            if self.counters["leases_not_kept"] == 1:
                 path = self._data_dir / FILE_NAME
                 log.warning("%s cannot be written, so the lease stays short: %s", path, error)
             return

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from broker.durability.data_directory import LOG_DIR, DataDirectory, truncated
+from broker.durability import data_directory
+from broker.durability.data_directory import LOG_DIR, DataDirectory, filled, truncated
 from broker.options.broker import BrokerOptions, broker_options
 from store import swap
 from store.api import Marker, Meta
@@ -64,6 +66,68 @@ def test_a_refused_start_leaves_the_directory_free(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="was started for cluster 'shop'"):
         DataDirectory(broker_options({"data-dir": str(tmp_path), **named}))
     DataDirectory(options).close()
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"), [(0, True), (1, False), (2, True), (3, True), (4, False)]
+)
+def test_a_store_of_a_version_that_this_release_cannot_execute_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, *, taken: bool
+) -> None:
+    """Version 0: nothing was executed yet."""
+    monkeypatch.setattr(data_directory, "MACHINE_VERSION_MIN", 2)
+    monkeypatch.setattr(data_directory, "MACHINE_VERSION", 3)
+    options = of_cluster(tmp_path, "shop", 21001)
+    identity = DataDirectory(options)
+    identity.store.put_meta(replace(identity.store.meta, version=version))
+    identity.close()
+    if taken:
+        DataDirectory(options).close()
+    else:
+        with pytest.raises(StoreUnreadable, match=f"start one that executes version {version}"):
+            DataDirectory(options)
+    LmdbStore(tmp_path / "store").close()
+
+
+@pytest.mark.parametrize("back_s", [0.0, 3600.0])
+def test_each_start_is_a_later_incarnation_also_when_the_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back_s: float
+) -> None:
+    """Members drop the frames of an earlier one."""
+    now_ns, former = 1_764_424_800_000_000_000, 0
+    clock = Mock()
+    monkeypatch.setattr("time.time_ns", clock)
+    for _ in range(2):
+        clock.return_value = now_ns
+        identity = DataDirectory(of_cluster(tmp_path, "shop", 21001))
+        assert identity.begin().incarnation == identity.incarnation
+        assert identity.incarnation == max(now_ns // 1_000_000, former + 1)
+        former = identity.incarnation
+        identity.close()
+        assert inspect(tmp_path / "store").incarnation == former, "it is on disk"
+        now_ns += int((1.0 - back_s) * 1e9)
+
+
+def test_a_member_at_any_port_is_named_after_its_store(tmp_path: Path) -> None:
+    """The next start gets another port, and the voters name this member."""
+    identity = DataDirectory(of_cluster(tmp_path, "shop", 0))
+    assert identity.name == f"m-{identity.store.meta.store_id[:8]}"
+    identity.close()
+
+
+def test_a_temporary_directory_goes_with_its_process() -> None:
+    identity = DataDirectory(broker_options({}))
+    assert identity.temporary
+    assert (identity.data_dir / "store").is_dir()
+    identity.close()
+    assert not identity.data_dir.exists()
+
+
+@pytest.mark.parametrize("marker", Marker)
+@pytest.mark.parametrize("cluster_id", ["", "c1"])
+def test_which_stores_count_in_a_state_exchange(marker: Marker, cluster_id: str) -> None:
+    meta = replace(RECEIVED, marker=marker, cluster_id=cluster_id)
+    assert filled(meta) is (cluster_id == "c1" and marker.value in ("dirty", "clean"))
 
 
 def test_a_store_no_cluster_has_used_may_change_its_member(
