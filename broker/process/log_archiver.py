@@ -51,7 +51,7 @@ class LogArchiver:
         self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = self._stopped = False
-        self._reported: set[str] = set()  # kept although due: logged once
+        self._reported: set[str] = set()  # what lasts, such as a full disk, is logged once
         self.counters = {
             "segments_closed": 0, "segments_compressed": 0, "segments_dropped": 0,
             "segments_dropped_unverified": 0, "segments_kept_unverified": 0, "bytes_saved": 0,
@@ -83,12 +83,13 @@ class LogArchiver:
         await self.idle()
 
     async def _run(self) -> None:
-        kept: set[str] = set()
+        found: list[ArchiveResult] = []
         policy = self._policy if self.clock_is_right() else self._policy._replace(keep_s=0)
         try:
-            code = await self._loop.run_in_executor(None, self._one_process, policy, kept)
+            code = await self._loop.run_in_executor(None, self._one_process, policy, found)
+            kept = [did for did in found if did.what == KEPT_UNVERIFIED]
             self.counters["segments_kept_unverified"] = len(kept)
-            self._reported &= kept
+            self._reported &= {did.file + did.why for did in found}
             if code and not self._stopped:
                 self.counters["archive_failures"] += 1
                 log.error("the process that compresses the member log ended with status %d", code)
@@ -101,7 +102,7 @@ class LogArchiver:
                 self._again = False
                 self.tend()
 
-    def _one_process(self, policy: Policy, kept: set[str]) -> int:
+    def _one_process(self, policy: Policy, found: list[ArchiveResult]) -> int:
         """On a worker thread: looking into the directory and starting a process read the disk."""
         current = self._current().name
         if not is_due(self._directory, current, policy) or self._stopped:
@@ -120,11 +121,13 @@ class LogArchiver:
             assert process.stdout is not None
             for line in process.stdout:
                 result = ArchiveResult(**json.loads(line))
-                self._loop.call_soon_threadsafe(self._take, result, kept)
+                self._loop.call_soon_threadsafe(self._take, result, found)
         return process.returncode
 
-    def _take(self, did: ArchiveResult, kept: set[str]) -> None:
+    def _take(self, did: ArchiveResult, found: list[ArchiveResult]) -> None:
         counters = self.counters
+        found.append(did)
+        is_new = did.file + did.why not in self._reported
         counters["bytes_saved"] += did.before - did.after
         if did.what == COMPRESSED:
             counters["segments_compressed"] += 1
@@ -136,12 +139,13 @@ class LogArchiver:
             counters["segments_dropped_unverified"] += 1
             log.info("%s dropped: kept for long enough; it was never verified", did.file)
         elif did.what == KEPT_UNVERIFIED:
-            kept.add(did.file)
-            if did.file not in self._reported:
+            if is_new:
                 self._reported.add(did.file)
                 log.warning(
                     "%s is due to be dropped and stays: no verified point names it", did.file
                 )
         elif did.what == FAILED:
             counters["archive_failures"] += 1
-            log.error("%s cannot be compressed or dropped: %s", did.file, did.why)
+            if is_new:
+                self._reported.add(did.file + did.why)
+                log.error("%s cannot be compressed or dropped: %s", did.file, did.why)

@@ -489,6 +489,25 @@ class TestProcess:
         assert asyncio.run(run()) == right
         assert ("a.1.000000.qml.gz" not in names(tmp_path)) is right
 
+    def test_what_fails_each_time_is_logged_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A full disk with a hundred segments logged a hundred lines at each new segment."""
+        write_incarnation(tmp_path, 1, 1)
+        (tmp_path / archive.DROPPED_NAME).write_text("no object")
+
+        async def run() -> int:
+            policy = Policy(keep_bytes=1 << 40)
+            loop = asyncio.get_running_loop()
+            archiver = LogArchiver(tmp_path, lambda: tmp_path / "a.1.000001.qml", policy, loop)
+            for _ in range(2):
+                archiver.tend()
+                await archiver.idle()
+            return archiver.counters["archive_failures"]
+
+        assert asyncio.run(run()) == 2
+        assert caplog.text.count("dropped cannot be compressed or dropped") == 1
+
     def test_a_failed_start_is_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
