@@ -102,7 +102,9 @@ class Arbitrator:
         if self._stopping:
             return
         if isinstance(output, Direct):
-            if output.payload == STOP_DATAGRAM:
+            # One that hung in a shutdown of all, and wakes when all have begun again, sends this to
+            # whom it saw last.
+            if output.payload == STOP_DATAGRAM and output.sender in self._ring.node.members:
                 self.stop(Exit.OK, f"stopped by an operator through {output.sender.name}")
             elif output.payload[:1] == PREFIX:
                 self._clocks.on_datagram(output.sender, output.payload, self.loop.time())

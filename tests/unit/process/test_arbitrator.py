@@ -8,15 +8,18 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
+from broker.admin.operations import STOP_DATAGRAM
 from broker.exit_codes import Exit
-from broker.process import arbitrator_record, server
+from broker.process import arbitrator, arbitrator_record, server
 from broker.process.arbitrator_record import FILE_NAME, ArbiterRecord, RecordFile
 from store.errors import MEND, StoreBusy, StoreError, StoreUnreadable
 from vsync.quorum.counting import Voter, contradiction, count_votes, voters_of_first_start
 from vsync.quorum.voter_set import Terms
+from vsync.totem.events import Direct
 from vsync.types import Member
 
 A, B, X = (Member(name, 1, f"{name}:1") for name in "abx")
@@ -118,6 +121,20 @@ def test_a_disk_that_does_not_take_the_record_is_not_a_wrong_record(
     assert str(tmp_path) in refused.value.reason
     assert ("free space there" if code is Exit.FULL else MEND) in refused.value.reason
     RecordFile(tmp_path, "shop", "x:1").close()  # as soon as the disk takes it
+
+
+def test_only_a_member_of_its_view_stops_an_arbitrator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hung in a shutdown of all stopped the arbitrator that had begun again since."""
+    ring = Mock(me=X, node=Mock(members=(A, X)))
+    monkeypatch.setattr(arbitrator, "RingEndpoint", lambda *_: ring)
+    loop = Mock(create_future=Mock(return_value=Mock(done=lambda: False)))
+    one = arbitrator.Arbitrator(Mock(), RecordFile(tmp_path, "shop", "x"), Mock(), loop)
+    one._on_output(Direct(B, STOP_DATAGRAM))
+    assert not ring.leave.called
+    one._on_output(Direct(A, STOP_DATAGRAM))
+    assert ring.leave.called
 
 
 def test_an_arbitrator_without_a_record_has_no_vote() -> None:
