@@ -14,6 +14,7 @@ from functools import cache
 
 from tools.cli.answers import items, objects
 from tools.client.management import (
+    ClusterStatus,
     Json,
     ManagementError,
     MemberStatus,
@@ -28,9 +29,10 @@ LOOK_S = 2.0
 
 def connections(target: Target, of: str = "") -> list[dict[str, Json]]:
     """Return each running member, or the one named `of`, with its clients' `connections`."""
-    members = running(target)
+    status = target.status()
+    members = running(status)
     if of and of not in [member.id for member in members]:
-        raise ManagementError("No member with matching ID found")
+        raise not_running(status, of)
     found = connected(target)
     return [
         {
@@ -42,10 +44,16 @@ def connections(target: Target, of: str = "") -> list[dict[str, Json]]:
     ]  # fmt: skip
 
 
-def running(target: Target) -> list[MemberStatus]:
+def running(status: ClusterStatus) -> list[MemberStatus]:
     """Return the members that may have clients."""
-    members = target.status().members
-    return [one for one in members if one.state != "DOWN" and not one.arbitrator]
+    return [one for one in status.members if one.state != "DOWN" and not one.arbitrator]
+
+
+def not_running(status: ClusterStatus, member_id: str) -> ManagementError:
+    """Return what is wrong with the ID of a member that does not run."""
+    if any((one.id, one.state) == (member_id, "DOWN") for one in status.members):
+        return ManagementError(f"{member_id} is DOWN; qpidctl check_cluster says what to do")
+    return ManagementError("No member with matching ID found")
 
 
 def connected(target: Target) -> list[dict[str, Json]]:
@@ -102,8 +110,9 @@ def rebalance(target: Target) -> dict[str, int]:
     Returns how many were closed at each member. The clients choose where they connect next; none is
     closed if no member has more clients than another could take over.
     """
-    away = items(target.status().raw.get("drained"))
-    members = [member.id for member in running(target) if member.id not in away]
+    status = target.status()
+    away = items(status.raw.get("drained"))
+    members = [member.id for member in running(status) if member.id not in away]
     found = connected(target)
     share = -(-len(found) // len(members)) if members else 0
     surplus: dict[str, set[str]] = {}
@@ -134,8 +143,9 @@ def _addresses_of(host: str) -> set[str]:
 
 def drain(target: Target, member_id: str, *, on: bool, force: bool) -> None:
     """Make a member refuse clients, or accept them again; return when it reports so."""
-    if member_id not in [member.id for member in running(target)]:
-        raise ManagementError("No member with matching ID found")
+    status = target.status()
+    if member_id not in [member.id for member in running(status)]:
+        raise not_running(status, member_id)
 
     def is_so() -> bool:
         drained = target.status().raw.get("drained")

@@ -101,6 +101,7 @@ from tools.client.member_operations import (
     connections,
     disconnect,
     drain,
+    not_running,
     rebalance,
 )
 from tools.client.target_options import (
@@ -413,7 +414,7 @@ def stop_member(target: Target, member_id: str, force: bool) -> None:
     status = target.status()
     running = [member.id for member in status.members if member.state != "DOWN"]
     if member_id not in running:
-        raise ManagementError("No member with matching ID found")
+        raise not_running(status, member_id)
     confirm(PROMPT_STOP_LAST if len(running) == 1 else PROMPT_STOP, force)
     try:
         target.ask(op="stop", id=member_id)

@@ -248,7 +248,11 @@ def test_stopping_the_last_member_asks_another_question(broker: FakeBroker) -> N
     broker.answers["status"] = json.dumps({**STATUS, "size": 1, "members": down}).encode() + b"\n"
     ended = broker.run("-s", "a", typed="\n")
     assert "shut down the last running cluster member. Are you sure? [N]: " in ended.stdout
-    assert broker.run("-f", "-s", "b").stderr == (
+    for asked in (("-f", "-s"), ("--drain",), ("-c",)):
+        assert broker.run(*asked, "b").stderr == (
+            "qpid-cluster: Failed: b is DOWN; qpidctl check_cluster says what to do\n"
+        )
+    assert broker.run("-f", "-s", "x").stderr == (
         "qpid-cluster: Failed: No member with matching ID found\n"
     )
 
