@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import groupby
 
 from tools.cli.answers import Json, Object, items
 from tools.oncall.answers import LEVELS, Answers
@@ -48,21 +49,27 @@ def summary(found: Answers) -> str:
 
 
 def _rows(found: Answers) -> Iterator[list[tuple[str, str]]]:
-    for one in found.findings():
-        since, seen_by = one.get("since_ms"), items(one.get("seen_by"))
-        what = str(one.get("what"))
-        if isinstance(since, int | float) and since:
-            what += f", since {datetime.fromtimestamp(since / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        if len(seen_by) < len(found.heard):
-            what += f" (seen by {', '.join(map(str, seen_by))} only)"
-        yield [
-            (f"{str(one.get('severity')).upper()}:", what), ("so:", str(one.get("follows"))),
-            ("do:", str(one.get("do"))), ("see:", str(one.get("see"))),
-        ]  # fmt: skip
+    for advice, alike in groupby(found.findings(), _advice):  # the same of several members: once
+        yield [*(_head(found, one) for one in alike), *advice]
     for silent in found.silent:
         yield [("SILENT:", str(silent.problem))]
     for unknown in found.unknown():
         yield [("UNKNOWN:", unknown)]
+
+
+def _head(found: Answers, one: Object) -> tuple[str, str]:
+    since, seen_by = one.get("since_ms"), items(one.get("seen_by"))
+    what = str(one.get("what"))
+    if isinstance(since, int | float) and since:
+        what += f", since {datetime.fromtimestamp(since / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if len(seen_by) < len(found.heard):
+        what += f" (seen by {', '.join(map(str, seen_by))} only)"
+    return f"{str(one.get('severity')).upper()}:", what
+
+
+def _advice(one: Object) -> list[tuple[str, str]]:
+    names = (("so:", "follows"), ("do:", "do"), ("see:", "see"))
+    return [(label, str(one.get(name))) for label, name in names]
 
 
 def _paragraph(rows: list[tuple[str, str]], width: int) -> str:

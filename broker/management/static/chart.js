@@ -2,7 +2,7 @@
 
 import { h, short, svg } from "./dom.js";
 
-const WIDTH = 560, HEIGHT = 170, LEFT = 46, RIGHT = 8, TOP = 10, BOTTOM = 20;
+const WIDTH = 560, HEIGHT = 170, LEFT = 58, RIGHT = 8, TOP = 10, BOTTOM = 20;
 const SAMPLES = 150;
 
 export class Series {

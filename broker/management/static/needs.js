@@ -21,9 +21,10 @@ export function needsPanel() {
     if (said === before) return; // a text that is being read or copied stays as it is
     before = said;
     node.hidden = !listed.length && !unknown.length;
-    replace(list, listed.map((one) => h("li", {}, pill(KINDS[one.severity] ?? "warn", one.severity),
+    const advice = (one) => `${one?.follows} ${one?.do} `; // the same about several members is given once, after the last
+    replace(list, listed.map((one, place) => h("li", {}, pill(KINDS[one.severity] ?? "warn", one.severity),
       h("strong", {}, one.what, one.since_ms ? `, since ${when(one.since_ms)}` : ""),
-      h("p", {}, `${one.follows} ${one.do} `, h("small", {}, one.see)))),
+      advice(one) !== advice(listed[place + 1]) && h("p", {}, advice(one), h("small", {}, one.see)))),
       unknown.map((text) => h("li", {}, pill("off", "not known"), h("span", {}, text))));
   } };
 }

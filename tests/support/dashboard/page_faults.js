@@ -33,6 +33,10 @@
     if (one.matches("img") && !one.hasAttribute("alt")) faults.push("img without alt");
     if (one.matches("svg") && one.getAttribute("role") !== "img" && !one.closest("[aria-hidden]")) faults.push("svg without role");
     if (one.matches("[role=img], [role=region], form, nav, dialog") && !named) faults.push(`no name: ${told(one)}`);
+    if (one.matches("svg text")) {
+      const [text, whole] = [one, one.ownerSVGElement].map((part) => part.getBoundingClientRect());
+      if (text.left < whole.left || text.right > whole.right) faults.push(`cut off: ${told(one)}`);
+    }
     if (one.matches("th") && !one.scope) faults.push(`th without scope: ${told(one)}`);
     if (one.tabIndex > 0) faults.push(`tabindex above 0: ${told(one)}`);
     if (one.matches("[onclick], [tabindex='0']:not(.scroll, pre)")) faults.push(`odd control: ${told(one)}`);

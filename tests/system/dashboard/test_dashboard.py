@@ -88,7 +88,12 @@ def go(page: Browser, place: str) -> None:
     page.wait("!document.querySelector('.list') || document.querySelector('.counted').textContent")
 
 
-def test_every_page_is_clean_in_light_and_dark_and_on_a_phone(page: Browser) -> None:
+def test_every_page_is_clean_in_light_and_dark_and_on_a_phone(
+    page: Browser, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {"messages": 1300, "messages_ready": 1230, "messages_unacknowledged": 70}
+    monkeypatch.setitem(api.answers["overview"], "queue_totals", long)  # type: ignore[arg-type]
+    page.wait_text("1,300")
     faults: list[str] = []
     for width, height, dark in ((1280, 900, False), (360, 780, True)):
         page.screen(width, height, dark=dark)
@@ -448,6 +453,7 @@ def test_two_dead_members_of_nine_are_shown_and_explained(page: Browser, api: Ca
     page.wait_text("2 more may go.")
     go(page, "members")
     page.wait_text("10.0.0.8:25672 is down")
+    assert page.evaluate("document.querySelectorAll('.needs p').length") == 1  # the same advice
     for width in (1280, 360):
         page.screen(width, 900)
         assert page.evaluate(OVERLAPS) == []

@@ -52,6 +52,13 @@ def test_a_finding_of_several_members_is_shown_once_with_who_sees_it() -> None:
     )
 
 
+def test_the_same_advice_about_several_members_is_given_once() -> None:
+    late = [finding("member-late", "member", [one], f"{one} was late") for one in "ab"]
+    said = text(Answers([document("a", *late)], []), 80)
+    assert "WARNING:  a was late\nWARNING:  b was late\nso: " in said
+    assert (said.count("so: "), said.count("do: ")) == (1, 1)
+
+
 def test_what_one_member_cannot_know_another_may() -> None:
     blind = document("b", status="INQUORATE", unknown=["queues: b is INQUORATE"])
     assert Answers([blind], []).unknown() == ["queues: b is INQUORATE"]
