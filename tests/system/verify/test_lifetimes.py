@@ -97,9 +97,11 @@ def test_a_segment_may_end_amid_a_primarys_items(tmp_path: Path) -> None:
         assert findings_without_spark(rows) == []
         assert [row.member for row in rows if row.kind == SEGMENT].count("c") >= segments
     maker.logs[C] = [Decided(1) if isinstance(one, Decided) else one for one in maker.logs[C]]
-    maker.write(tmp_path / "late", 600)
-    found = findings_without_spark(rows_in(sorted((tmp_path / "late").rglob("*.qml"))))
-    assert "G7" in {one.property for one in found if one.member == "c"}
+    for segment_bytes in (600, 1):
+        files = tmp_path / f"late {segment_bytes}"
+        maker.write(files, segment_bytes)
+        found = findings_without_spark(rows_in(sorted(files.rglob("*.qml"))))
+        assert "G7" in {one.property for one in found if one.member == "c"}
 
 
 def test_a_member_with_a_view_in_between_did_not_move_together(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def disk_falls_to_nothing_and_rises_again(maker: LogMaker) -> Named:
 
 def disk_falls(maker: LogMaker) -> Named:
     at, before = [(i, r) for i, r in enumerate(maker.logs[B]) if isinstance(r, Durable)][3]
-    maker.logs[B].insert(at + 1, Durable(before.position - 1))
+    maker.logs[B].insert(at + 2, Durable(before.position - 1))  # a segment may lie between
     return "G9", "b", before.position - 1
 
 

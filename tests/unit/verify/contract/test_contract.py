@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -64,7 +65,7 @@ from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.contract import lives
 from tools.verify.contract.job import BY_MESSAGE, RULES, ContractResult, limits, tasks_for
 from tools.verify.contract.replay import Replay
-from tools.verify.contract.segment import SCHEMAS, SegmentParts
+from tools.verify.contract.segment import SCHEMAS, SegmentParts, check_segment
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.tables import arrow_schema, table_of
@@ -323,6 +324,55 @@ def test_the_end_of_a_connection_returns_nothing_from_a_live_channel() -> None:
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
+def test_a_closed_channel_gives_back_what_it_held_at_once() -> None:
+    """In the log it comes back at the next position, as after the end of a large connection."""
+    maker = MoveMaker()
+    client, other = maker.rig.client("a"), maker.rig.client("a")
+    client.queue("q")
+    client.publish("q", b"m")
+    client.get("q")
+    client.close_channel()
+    at = maker.machine.position
+    other.queue("beside")
+    assert maker.breaches() == []
+    (back,) = [row for row in _moves_of(maker) if row[0] & 15 == Op.RETURNED]
+    rewrite_at(maker, at, lambda rows: [row for row in rows if row != back])
+    rewrite_at(maker, at + 1, lambda rows: [put(back, index=at + 1), *rows])
+    assert [(one.rule, one.position) for one in maker.breaches()] == [("left behind", at)]
+    superseded = check_segment(read_back(maker.logs[INCARNATIONS[0]]), (), [FileRange(1, at - 1)])
+    assert not any(map(len, (part["closings"] for part in superseded if "closings" in part)))
+
+
+@pytest.mark.parametrize("holes", [0, 1])
+def test_a_hole_may_hide_what_became_of_a_message_before_its_channel_was_closed(holes: int) -> None:
+    moves: list[MoveRow] = [(1, 0, op << 20, op, False, 0, 7, 9, 0) for op in (2, 3)]
+    found, *_ = judged(moves, [(1, 0, 0, 8, False, 0, 0, 0)], [(7, holes, 4 << 20)])
+    assert ("left behind" in str(found)) == (holes == 0)
+
+
+@pytest.mark.parametrize("does", ["publishes", "reads", "nacks"])
+def test_a_channel_that_goes_on_was_not_closed(does: str) -> None:
+    maker = MoveMaker()
+    client, other = maker.rig.client("a"), maker.rig.client("a")
+    client.queue("q")
+    client.queue("log", {"x-queue-type": "stream"})
+    for body in (b"m", b"n"):
+        client.publish("q", body)
+        client.get("q")
+    if does == "reads":
+        client.consume("log", "r", 10, {"x-stream-offset": "first"})
+    other.close()
+    at = maker.machine.position
+    if does == "nacks":
+        client.nack(2)
+    else:
+        (client if does == "publishes" else maker.rig.client("b")).publish("log", b"m")
+    assert maker.breaches() == []
+    held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
+    rewrite_at(maker, at, lambda rows: [*rows, put(held, what=Op.RETURNED | 2 << 4, index=at)])
+    assert ("return without cause", at) in {(one.rule, one.position) for one in maker.breaches()}
+
+
 def take_and_give_again(maker: MoveMaker, at: int, cause: int) -> None:
     """At one position, the first delivery is returned by this cause and delivered again."""
     held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
@@ -421,13 +471,15 @@ def lives_of(chance: random.Random, part: int) -> list[MoveRow]:
     return sorted(rows, key=lambda row: row[2])
 
 
-def judged(moves: list[MoveRow], queue_moves: list[MoveRow], **other: str) -> list[list[str]]:
+def judged(
+    moves: list[MoveRow], queue_moves: list[MoveRow], closings: Sequence[MoveRow] = (), **other: str
+) -> list[list[str]]:
     """Return the findings; `other` replaces the statements of the rules."""
     given = {
         "moves": table_of(moves, SCHEMAS["moves"]),
         "queue_moves": table_of(queue_moves, SCHEMAS["queue_moves"]),
         "high_waters": arrow_schema(SCHEMAS["high_waters"]).empty_table(),
-        "closings": arrow_schema(SCHEMAS["closings"]).empty_table(),
+        "closings": table_of(closings, SCHEMAS["closings"]),
     }
     made = answer(BY_MESSAGE | other, given, ["breaches", "survivors", "counts"])
     made["counts"] = made["counts"].group_by("name").aggregate([("n", "sum")])
