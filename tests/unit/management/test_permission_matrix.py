@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
+
+import pytest
 
 from broker.machine.state import ready_count
 from broker.management.routes import ROUTES
@@ -262,3 +265,53 @@ def test_a_deleted_virtual_host_is_shown_to_nobody_while_it_goes() -> None:
             return shown
 
     assert asyncio.run(run()) == []
+
+
+def test_a_member_outside_of_the_primary_view_answers_nothing_from_its_state() -> None:
+    async def run() -> None:
+        async with Http() as http:
+            made = member(Asker("administrator", "all"))
+            await http.serve(made)
+            core: Any = made.broker.controller
+            core.serving, before = False, kept(made)
+            of_primary = {one.path for one in ROUTES if one.of_primary}
+            for one in DEMANDS:
+                found = await http.ask(one.method, path_of(one, made), one.body, "asker:pw")
+                assert found.status == 503 or one.path not in of_primary, one
+            made.asked.clear()  # an operator may drain or stop it
+            assert kept(made) == before
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("tag", ["management", "monitoring", "administrator"])
+def test_connections_are_those_of_the_path_that_the_user_may_see(tag: str) -> None:
+    """And an administrator ends no others than it names."""
+    mine, elsewhere = "10.0.0.2:7000", "10.0.0.3:7000"
+
+    async def run() -> None:
+        async with Http() as http:
+            made = member(Asker(tag, "all"))
+            await http.serve(made)
+            made.client("asker", VHOST, mine, 1001)
+            made.client("asker", "empty", elsewhere, 1002)
+
+            async def named(path: str) -> set[str]:
+                found = await http.ask("GET", f"/api/{path}", login="asker:pw")
+                return {one["name"].partition(" -> ")[0] for one in json.loads(found.body)}
+
+            theirs = {PEER} if tag != "management" else set()
+            assert await named("connections") == {mine, elsewhere} | theirs
+            assert await named(f"vhosts/{VHOST}/connections") == {mine} | theirs
+            assert await named("connections/username/asker") == {mine, elsewhere}
+            assert await named(f"connections/username/{SUBJECT}") == theirs
+            overview = json.loads((await http.ask("GET", "/api/overview", login="asker:pw")).body)
+            assert overview["object_totals"]["connections"] == 2 + len(theirs)
+            assert bool(overview["churn_rates"]) is (tag != "management")
+            await http.ask("DELETE", "/api/connections/username/asker", login="asker:pw")
+            assert [one[1] for one in made.asked] == [mine, elsewhere]
+            await http.ask("DELETE", f"/api/connections/username/{SUBJECT}", login="asker:pw")
+            ended = [one[1] for one in made.asked]
+            assert ended == [mine, elsewhere] + [PEER] * (tag == "administrator")
+
+    asyncio.run(run())

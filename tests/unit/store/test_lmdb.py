@@ -282,6 +282,18 @@ class TestRefusal:
         store.close()
         assert not (tmp_path / "data.mdb.new").exists()
 
+    def test_a_journal_without_its_store_is_no_empty_store(self, tmp_path: Path) -> None:
+        """A new one would forget what its member confirmed: first the operator looks for it."""
+        path = tmp_path / "store"
+        filled(path)
+        (path / "data.mdb").unlink()
+        with pytest.raises(StoreMissing):
+            LmdbStore(path)
+        (path / "journal").write_bytes(b"QJ01")
+        with pytest.raises(StoreCorrupt, match=r"data\.mdb is gone, its journal is there"):
+            LmdbStore(path, FRESH)
+        assert not (path / "data.mdb").exists()
+
     def test_busy_names_the_process(self, tmp_path: Path) -> None:
         store = LmdbStore(tmp_path, FRESH)
         with pytest.raises(StoreBusy) as caught:
