@@ -71,7 +71,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -440,8 +439,15 @@ def stop_all(target: Target, force: bool) -> None:
     here = ", ".join(member.id for member in status.members if member.state != "DOWN")
     confirm(PROMPT_STOP_ALL.format(name, here), force)
     members = members_in(status, target.alone(), down=True)
-    with suppress(ConnectionAborted):
+    try:
         target.ask(op="shutdown")
+    except ConnectionAborted:
+        pass
+    except ManagementError as problem:
+        if status.status not in {"INQUORATE", "WAITING"}:
+            raise
+        instead = "nothing can be ordered: end each process by SIGTERM, or systemctl stop qpidd"
+        raise ManagementError(f"{problem}; {instead}") from None
     processes = {name: one for name, one in members.items() if isinstance(one, Target)}
     await_end(processes, target.timeout_seconds)
 

@@ -581,6 +581,8 @@ def test_a_refusal_is_passed_on(broker: FakeBroker) -> None:
     broker.answers["shutdown"] = b'{"ok": false, "code": "not-active", "error": "no quorum"}\n'
     ended = broker.run("-k", "-f")
     assert (ended.returncode, ended.stderr) == (1, "qpid-cluster: Failed: no quorum\n")
+    broker.answers["status"] = json.dumps({**STATUS, "status": "INQUORATE"}).encode() + b"\n"
+    assert "no quorum; nothing can be ordered: end each process by" in broker.run("-kf").stderr
 
 
 @pytest.mark.parametrize(
