@@ -87,7 +87,7 @@ class Link:
             return  # closed for another reason; libzmq tries again
         if self._due != float("inf"):
             return  # an event from before the socket was disconnected
-        self._failed += 1
+        self._failed = self._failed + 1 if why is KeyRefused.THEIR_KEY else 0
         if why is not KeyRefused.THEIR_KEY or self._failed >= self._security.attempts(self.address):
             self.refusal = why
             self._due = now + REDIAL_S

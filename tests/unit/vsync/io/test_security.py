@@ -295,6 +295,25 @@ def test_attacks_on_the_port_change_no_view(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
+def test_a_handshake_that_breaks_after_a_refusal_puts_no_blame_on_the_peers_keys(
+    tmp_path: Path,
+) -> None:
+    """Of two keys one is old; the owner of the other one refuses this member."""
+    key_directory = KeyDirectory(tmp_path / "public")
+    address, listening = free_addresses(2)
+    for name in (address, listening, listening):
+        key_directory.allow(make_pair(name))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    link = Link(context, listening, key_directory.curve(make_pair(address)))
+    for why in (KeyRefused.THEIR_KEY, KeyRefused.KEY, KeyRefused.THEIR_KEY):
+        link.dial()
+        link._on_refused(why, 0.0)
+        link.replace()
+    assert link.refusal is KeyRefused.KEY
+    link.close(0)
+    context.term()
+
+
 def test_handshakes_that_failed_twice_between_reads_count_once(tmp_path: Path) -> None:
     """A socket is given up once: the second report is from before that."""
 
