@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -19,11 +20,15 @@ import pika
 import pika.exceptions
 import pytest
 
+from broker.durability.backup_pruning import LEVEL_S
 from broker.exit_codes import Exit
+from store.backups import backup_paths
 from tests.crash.failing_disk import (
     ALL,
     CHANGES,
+    LIST,
     LOOK,
+    NAME,
     OPEN,
     READ,
     SHORT,
@@ -240,7 +245,7 @@ def test_a_start_names_the_file_and_the_error(brokers: Brokers, tmp_path: Path) 
     place.check()
 
 
-def cluster_of_one(root: Path, nodes: str, number: int) -> list[str]:
+def cluster_of_one(nodes: str, number: int) -> list[str]:
     """Return the options of a member of a cluster that one member forms."""
     return ["--cluster-name", "failing", "--cluster-size", "1", "--cluster-nodes", nodes,
             "--cluster-bind", nodes.split(",")[number]]  # fmt: skip
@@ -252,13 +257,99 @@ def test_a_joiner_ends_whose_disk_takes_no_received_state(brokers: Brokers, tmp_
     nodes = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
     for name in ("donor", "joiner"):
         (tmp_path / name).mkdir()
-    donor = Place(brokers, tmp_path / "donor", *cluster_of_one(tmp_path, nodes, 0))
+    donor = Place(brokers, tmp_path / "donor", *cluster_of_one(nodes, 0))
     running = donor.ready()
     donor.publish(160, 1 << 20)  # its log no longer begins at 1
-    joiner = Place(brokers, tmp_path / "joiner", *cluster_of_one(tmp_path, nodes, 1))
+    joiner = Place(brokers, tmp_path / "joiner", *cluster_of_one(nodes, 1))
     brokers.disk.order(Fault(EROFS, CHANGES, "store.joining"))
     broker = joiner.start()
     ended(broker, BROKEN, EROFS, START_S)
     brokers.disk.mend()
     assert joiner.ready().exit_code() is None
     assert running.exit_code() is None, running.text()
+
+
+ROTATING = {
+    "the next segment": (Fault(EIO, OPEN, ".qml", "memberlog"), BROKEN),
+    "its first record": (Fault(EROFS, WRITE, ".qml", "memberlog", first=7), BROKEN),
+    "space for it, for a while": (Fault(ENOSPC, OPEN | WRITE, ".qml", "memberlog", last=3), None),
+    "the archiver's list": (Fault(EIO, LIST, "memberlog"), None),
+    "the archiver": (Fault(EIO, ALL, "memberlog", "loop"), None),
+    "a compressed segment": (Fault(ENOSPC, OPEN | WRITE, ".gz", "loop"), None),
+}
+"""Where it fails, and the exit code; None: the broker goes on.  The archiver is a process."""
+
+
+@pytest.mark.parametrize("case", ROTATING)
+@pytest.mark.slow
+def test_a_member_log_that_cannot_begin_or_archive_a_segment(
+    brokers: Brokers, tmp_path: Path, case: str
+) -> None:
+    """A closed segment that is not compressed is only larger; one that is not begun is lost."""
+    fault, code = ROTATING[case]
+    place = Place(brokers, tmp_path, "--memberlog-segment-size", "0")
+    broker = place.ready()
+    place.publish(3)
+    brokers.disk.order(fault)
+    until = time.monotonic() + START_S
+    while broker.exit_code() is None and time.monotonic() < until:
+        place.publish(3)
+        if code is None and brokers.disk.struck and place.confirmed > 10:
+            break
+    assert brokers.disk.struck
+    if code is not None:
+        ended(broker, code, fault.how)
+    else:
+        assert broker.exit_code() is None, broker.text()
+        brokers.disk.mend()
+        broker.signal(signal.SIGTERM)
+        assert broker.ended(START_S) == Exit.OK, broker.text()
+        assert "Traceback" not in broker.text()
+    place.check()
+
+
+@pytest.mark.slow
+def test_old_stores_that_cannot_be_removed_are_reported_and_tried_again(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    left = left_by_a_kill(brokers, tmp_path)
+    for number in range(1, 4):
+        shutil.copytree(left / "store", left / f"_cluster.bak.{number:04x}")
+    place = Place(brokers, tmp_path, "--backups-keep", "1", "--backups-keep-days", "0")
+    place.confirmed = 5
+    broker = place.ready()
+    brokers.disk.order(Fault(EIO, NAME, "_cluster.bak", "files"))
+    assert broker.says("old stores stay in", LEVEL_S + START_S), broker.text()
+    brokers.disk.mend()
+    assert broker.says("_cluster.bak.0002 is removed", LEVEL_S + START_S), broker.text()
+    assert "Traceback" not in broker.text()
+    assert list(backup_paths(left)) == [3]
+    broker.signal(signal.SIGTERM)
+    assert broker.ended(START_S) == Exit.OK, broker.text()
+    place.check()
+
+
+@pytest.mark.slow
+def test_an_arbitrator_ends_that_cannot_write_its_record(brokers: Brokers, tmp_path: Path) -> None:
+    """At its start, and when a view of the cluster begins."""
+    nodes = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    for name in ("member", "arbitrator"):
+        (tmp_path / name).mkdir()
+    voting = ["--cluster-arbitrator", nodes.split(",")[1]]
+    places = [
+        Place(brokers, tmp_path / name, *cluster_of_one(nodes, number), *voting)
+        for number, name in enumerate(("member", "arbitrator"))
+    ]
+    member, arbitrator = places
+    record = Fault(EROFS, CHANGES, "arbitrator.")
+    brokers.disk.order(record)
+    ended(arbitrator.start(), BROKEN, EROFS)
+    brokers.disk.mend()
+    broker = arbitrator.start()
+    assert broker.says("arbitrator: no data", START_S), broker.text()
+    brokers.disk.order(record)
+    running = member.start()
+    ended(broker, BROKEN, EROFS, START_S)
+    brokers.disk.mend()
+    assert arbitrator.start().says("is held by", START_S)
+    assert running.says("READY, was", START_S), running.text()
