@@ -111,7 +111,7 @@ class ClientSocket(asyncio.Protocol):
         if tls is None:
             self._received(data)
             return
-        if tls.is_closing() or tls.ended:
+        if tls.ended:
             return
         try:
             data = tls.receive(data)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ssl
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from broker.listener.client_socket import ClientSocket
 from broker.listener.tls import TlsFileError, server_tls
+from broker.listener.tls_transport import TlsTransport
 from broker.options.client_ports import TlsOptions
 from broker.process.management_port import follow
 from tests.support.certificates import Authority, Files
@@ -129,3 +133,65 @@ def test_an_expired_certificate_is_served_with_a_warning(authority: Authority) -
     found = server_tls(options(authority.issue("old", "localhost", not_after=past)))
     assert "expired" in found.warning
     assert found.ends_at == int(past.timestamp())
+
+
+class Secured:
+    """A client's socket with TLS, and its client in memory."""
+
+    def __init__(self, files: Files) -> None:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(files.certificate, files.key)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.create_default_context(cafile=files.ca)
+        self.client = context.wrap_bio(self._in, self._out, server_hostname="127.0.0.1")
+        self.raw, self.listener = Mock(), Mock()
+        self.raw.is_closing.return_value = False
+        self.raw.write.side_effect = self._in.write
+        self.listener.tls_transport = lambda raw: TlsTransport(raw, server)
+        self.link = self.listener.member.clients.connect.return_value
+        self.socket = ClientSocket(self.listener, tls=True)
+        self.socket.connection_made(self.raw)
+        for _ in range(2):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self.client.do_handshake()
+            self.arrive()
+
+    def arrive(self) -> None:
+        """What the client has sent arrives."""
+        self.socket.data_received(self._out.read())
+
+    @property
+    def received(self) -> bytes:
+        return b"".join(one.args[0] for one in self.link.data_received.call_args_list)
+
+
+@pytest.mark.parametrize("who", ["nobody", "the broker", "the client"])
+def test_nothing_counts_once_one_side_has_ended(files: Files, who: str) -> None:
+    """And it is no broken connection, of which the log would tell."""
+    one = Secured(files)
+    one.client.write(b"12345678")
+    one.arrive()
+    transport = one.socket.transport
+    assert isinstance(transport, TlsTransport)
+    if who == "the broker":
+        transport.write_eof()
+        one.raw.write_eof.assert_called_once()
+    elif who == "the client":
+        with contextlib.suppress(ssl.SSLWantReadError):
+            one.client.unwrap()
+        one.arrive()
+        one.raw.close.assert_called_once()
+    with contextlib.suppress(ssl.SSLError):  # it has been told, or has ended
+        one.client.write(b"more")
+    one.socket.data_received(one._out.read() or b"more")
+    assert one.received == b"12345678" + b"more" * (who == "nobody")
+    one.listener.not_secured.assert_not_called()
+    assert one.listener.secured.call_count == 1
+
+
+def test_a_broken_connection_is_told_of_once_and_closed(files: Files) -> None:
+    one = Secured(files)
+    one.socket.data_received(b"no record of TLS")
+    one.listener.not_secured.assert_called_once()
+    one.raw.close.assert_called_once()
+    assert one.received == b""
