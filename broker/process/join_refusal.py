@@ -17,7 +17,7 @@ from vsync.io.diagnosis import Lack, misfit, refusal
 from vsync.io.security import KeyRefused, Security
 from vsync.totem.events import Direct, Note
 from vsync.totem.membership.compatibility import Handshake
-from vsync.types import NO_RING, Member
+from vsync.types import Member
 
 REMEDIES = {
     Lack.MECHANISM: (
@@ -64,7 +64,6 @@ class JoinRefusal:
         self._refused_since = 0.0
         self._known = 0  # the later start that this member was told of
         self._warned = ""
-        self._advised_in = NO_RING
         self._advised: set[str] = set()
 
     def wake(self, now: float) -> None:
@@ -114,12 +113,10 @@ class JoinRefusal:
 
     def _advise(self) -> None:
         primary = self._controller.primary
-        if primary.active and primary.ring != self._advised_in:
-            self._advised_in = primary.ring
-            for row in primary.advice():
-                if row not in self._advised:
-                    self._advised.add(row)
-                    self._warn(f"settings differ that should be equal: {row}")
+        for row in primary.advice() if primary.active else ():
+            if row not in self._advised:
+                self._advised.add(row)
+                self._warn(f"settings differ that should be equal: {row}")
 
 
 def outdated(note: Note) -> tuple[str, Member, bytes]:

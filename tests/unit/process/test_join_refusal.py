@@ -18,7 +18,7 @@ from vsync.io.security import Anonymous, Curve, KeyRefused, Plain, Security
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Note
 from vsync.totem.membership.compatibility import Handshake, Hello, OpenDoor, settings_of
-from vsync.types import Member, RingId
+from vsync.types import Member
 from vsync.wire.codec import WIRE_VERSION, Codec
 
 ME = Member("127.0.0.1:1", 100, "127.0.0.1:1")
@@ -27,9 +27,7 @@ NOBODY = "127.0.0.1:9"  # the discard port: nothing answers there
 
 def alone(*others: Member, advice: tuple[str, ...] = ()) -> SimpleNamespace:
     """A primary layer whose view has these members too."""
-    return SimpleNamespace(
-        members=(ME, *others), active=bool(advice), ring=RingId(1, "a", 1), advice=lambda: advice
-    )
+    return SimpleNamespace(members=(ME, *others), active=bool(advice), advice=lambda: advice)
 
 
 class Start:
@@ -75,9 +73,11 @@ def older(start: Start) -> None:
 def test_settings_that_should_be_equal_are_named_once() -> None:
     start = Start()
     start.core.primary = alone(advice=("clock-bound is 5 here and 10 at b",))
+    start.core.primary.active = False  # not all have reported
     start.wait(1)
-    start.core.primary.ring = RingId(2, "a", 1)
-    start.wait(1)
+    assert not start.warned
+    start.core.primary.active = True
+    start.wait(2)
     assert start.warned == [
         "settings differ that should be equal: clock-bound is 5 here and 10 at b"
     ]
@@ -127,6 +127,10 @@ def test_a_refusal_must_last() -> None:
     start.refusals.clear()
     start.newcomer.wake(11.9)
     start.refusals[NOBODY] = KeyRefused.MECHANISM
+    start.newcomer.wake(11.95)
+    in_company(start)
+    start.newcomer.wake(11.98)
+    start.core.primary = alone()
     start.newcomer.wake(12.0)
     start.newcomer.wake(12.0 + REFUSED_S)
     assert start.stopped == []

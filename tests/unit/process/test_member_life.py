@@ -14,7 +14,7 @@ from broker.exit_codes import Exit
 from broker.process.member_life import ADVICE_S, LifeState, MemberLife
 from vsync.io.discovery import TOLD_AFTER_S
 from vsync.primary.events import PrimaryPhase
-from vsync.types import NO_RING, Member
+from vsync.types import Member
 
 A, B = Member("a", 1, "a:1"), Member("b", 1, "b:1")
 
@@ -25,7 +25,7 @@ class Life:
     def __init__(self, *, cman: bool = False, data_dir: Path | None = Path("/var/my data")) -> None:
         self.primary = SimpleNamespace(
             phase=PrimaryPhase.APART, reason="1 of 3 voters here", has_caught_up=True,
-            lacks_its_peer=False, members=(A, B), active=False, ring=NO_RING,
+            lacks_its_peer=False, members=(A, B), active=False,
             reports={}, newest=lambda: (A, SimpleNamespace(position=7, state_epoch=2)),
         )  # fmt: skip
         self.core = SimpleNamespace(
