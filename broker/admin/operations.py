@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -235,14 +235,17 @@ class Operations:
         self._controller.submit([Shutdown(SHUTDOWN, shutdown_id)])
         return shutdown_id
 
-    def stop_members_without_state(self) -> None:
+    def stop_members_without_state(self, present: Sequence[Member]) -> None:
         """After the shutdown of all: stop members that were still joining, which no longer get a
         state, and arbitrators, which do not read ordered commands.
+
+        `present` were there when this member began to stop. If it hung since, the others may have
+        begun again: their new processes are not of this run.
         """
         controller = self._controller
         with_state = controller.primary.caught_up_names - controller.primary.mark.without_data
         for member in controller.primary.members:
-            if member.name not in with_state:
+            if member.name not in with_state and member in present:
                 self._send_direct(member, STOP_DATAGRAM)
 
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:

@@ -305,6 +305,7 @@ class BrokerMember:
             self.done.set_result(Exit.INTERNAL if ending.exception() else ending.result())
 
     async def _stop(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
+        present = self._controller.primary.members
         self._member.reply()
         await self._log.settled()
         self._member.reply()
@@ -316,7 +317,7 @@ class BrokerMember:
         self._watchdogs.hang.end()
         if code is Exit.OK and self._controller.shutdown_position:
             await asyncio.sleep(LINGER_S)
-            self.operations.stop_members_without_state()
+            self.operations.stop_members_without_state(present)
         self._watchdogs.gauge.close()
         self._ring.leave()
         self._transfer.close()

@@ -10,6 +10,7 @@ import pytest
 from broker.admin.operations import Operations
 from vsync.admin.protocol import QueryRefused
 from vsync.primary.events import PrimaryPhase
+from vsync.types import Member
 
 HERE = "3 of 3 voters here"
 
@@ -43,3 +44,23 @@ def test_other_reasons_stand_alone() -> None:
     assert refusal(PrimaryPhase.APART, "the view is changing").endswith("the view is changing")
     ended = "another member has a newer state"
     assert refusal(PrimaryPhase.ACTIVE, HERE, halted=ended).endswith(ended)
+
+
+def test_only_who_was_there_is_stopped_after_a_shutdown_of_all() -> None:
+    """A member that hung before it ended stopped the others, which had begun again meanwhile."""
+    done, joining, arbitrator = (Member(name, 1, f"{name}:1") for name in ("b", "c", "x"))
+    again = [one._replace(incarnation=2) for one in (done, arbitrator)]
+    primary = SimpleNamespace(
+        caught_up_names={"b"}, mark=SimpleNamespace(without_data=frozenset("x")),
+        members=(done, joining, arbitrator),
+    )  # fmt: skip
+    operations = Operations.__new__(Operations)
+    operations._controller = cast("Any", SimpleNamespace(primary=primary))
+    stopped: list[Member] = []
+    operations._send_direct = lambda to, _: stopped.append(to)
+    present = primary.members
+    operations.stop_members_without_state(present)
+    assert stopped == [joining, arbitrator]
+    primary.members, primary.caught_up_names = (*again, joining), set()
+    operations.stop_members_without_state(present)
+    assert stopped == [joining, arbitrator, joining]

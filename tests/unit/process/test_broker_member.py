@@ -35,7 +35,12 @@ class Shell:
         self.now, self.later = 100.0, list[tuple[float, Callable[[], None]]]()
         self.ended: list[tuple[Exit, str]] = []
         self.core = SimpleNamespace(
-            serving=True, shutdown_position=0, filled=True, replica=Mock(), promise=Mock()
+            primary=SimpleNamespace(members=()),
+            serving=True,
+            shutdown_position=0,
+            filled=True,
+            replica=Mock(),
+            promise=Mock(),
         )
         parts.before_stop.awaited.return_value = False
         parts.before_stop.at_the_end = AsyncMock()
