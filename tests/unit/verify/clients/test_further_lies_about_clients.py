@@ -373,6 +373,26 @@ def test_who_else_acked_is_unknown_where_logs_may_end_early(readers: int) -> Non
     assert found == ["G20"] * (readers == 1)
 
 
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("unnamed", ["nothing", "by the client", "in the logs"])
+def test_a_reception_is_looked_up_wherever_it_may_be_from(unnamed: str, older: bool) -> None:
+    """No lie: a superseded history delivered it too, or it is older than the logs."""
+    pair = ClientPair("pair", Servers(), Clients())
+    servers, body = pair.servers, pair.body("m")
+    reader = pair.clients.client("nameless") if unnamed == "by the client" else pair.reader
+    queue = servers.queue("") if unnamed == "in the logs" else pair.queue
+    (message,) = servers.publish(body, 0, queue)
+    if older:
+        for op in (Op.ENQUEUED, Op.PUBLISHED):
+            servers.without_last(op)
+    for tag, epoch in enumerate((0, 1), 1):
+        servers.deliver(message, epoch=epoch)
+        reader.received(tag, body, redelivered=False)
+    report = check_all(servers, pair.clients)
+    assert report.findings == []
+    assert any("are not judged" in note for note in report.notes) is older
+
+
 def test_numbers_beyond_all_logs_do_not_end_the_check() -> None:
     """A forged record may have any number below 2^62, and a move a position above its batch."""
     operations = pa.Table.from_pylist(
