@@ -6,6 +6,8 @@ Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from broker.replication.unapplied import Unapplied
 from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag, DurableProgress, PageLag
 from store.commit_queue import CommitLag
@@ -206,3 +208,18 @@ def test_a_view_waits_for_all_pages_no_longer_than_for_one() -> None:
     now[0] += 1.0
     execution.pauses += 1
     assert lag.look().since == now[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (CommitLag(2, 10, 5.0), CommitLag(1, 7, 3.0), CommitLag(3, 17, 3.0)),
+        (CommitLag(2, 10, 5.0), CommitLag(0, 0, 0.0), CommitLag(2, 10, 5.0)),
+        (CommitLag(0, 0, 0.0), CommitLag(0, 0, 0.0), CommitLag(0, 0, 0.0)),
+    ],
+)
+def test_two_disks_lag_as_the_one_that_waits_longest(
+    one: CommitLag, other: CommitLag, both: CommitLag
+) -> None:
+    """Of one where nothing waits, the time means nothing."""
+    assert one.beside(other) == other.beside(one) == both
