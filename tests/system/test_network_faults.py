@@ -6,18 +6,22 @@ run of the hardship command uses all of them.
 
 from __future__ import annotations
 
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.bench.compare.hosts import DistantHosts
 from tests.system.support import network_namespaces
 from tests.system.support.clusters import wait_until
 from tests.system.support.load_clients import Load, take_the_rest
-from tests.system.support.network_namespaces import RING_PORT, SpacedCluster, host
+from tests.system.support.network_namespaces import RING_PORT, Network, SpacedCluster, host
 from tests.system.support.tcp_relay import RelayedCluster
 from tests.system.support.undisturbed import Undisturbed
 from tests.system.verify.support.checks_without_spark import rows_in
@@ -89,17 +93,22 @@ def relayed(tmp_path: Path) -> Iterator[RelayedCluster]:
         yield cluster
 
 
+def need_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
+    """Skip the test, and say so, if this process may not create any."""
+    if reason := network_namespaces.why_not():
+        with capsys.disabled():
+            print(f"\nskipped, as network namespaces cannot be made here: {reason}")
+        pytest.skip(f"no network namespaces here: {reason}")
+
+
 @pytest.fixture
 def spaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> Iterator[SpacedCluster]:
     """Three members in network namespaces; a number as its parameter is that of their networks."""
-    if reason := network_namespaces.why_not():
-        with capsys.disabled():
-            print(f"\nskipped, as network namespaces cannot be made here: {reason}")
-        pytest.skip(f"no network namespaces here: {reason}")
+    need_namespaces(capsys)
     networks = getattr(request, "param", 1)
-    with SpacedCluster(tmp_path, networks=networks) as cluster:
+    with SpacedCluster(tmp_path, Network(3, networks)) as cluster:
         yield cluster
 
 
@@ -280,6 +289,27 @@ def test_losing_one_of_two_networks_is_logged_and_changes_no_view(
 
 
 @pytest.mark.spark
+def test_hosts_of_the_benchmark_are_as_far_from_each_other_as_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need_namespaces(capsys)
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler (cc)")
+    with DistantHosts(tmp_path, 20.0) as hosts:
+        with hosts.inside(2):
+            door = socket.create_server((host(2), RING_PORT))
+        with hosts.inside(0):
+            began = time.monotonic()
+            near = socket.create_connection((host(2), RING_PORT), 10.0)
+            took = time.monotonic() - began
+        with near, door:
+            near.sendall(bytes(100_000))
+            far, _ = door.accept()
+            with far:
+                assert len(far.recv(100_000, socket.MSG_WAITALL)) == 100_000
+    assert took >= 0.04
+
+
 def test_a_short_hardship_run_passes() -> None:
     """The command itself ends, runs the full check, and reports its verdict."""
     pytest.importorskip("pyspark")

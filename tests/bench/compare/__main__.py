@@ -3,8 +3,9 @@
 Three brokers of each system run all the time on loopback.  Each round runs every workload on every
 system, one after the other and in another order each round, so that other load on the machine
 affects all alike.  The figures are medians of the rounds; only ratios carry over to another
-machine.  A tree of another commit is a system too (`--tree`), to measure a change; and so are these
-brokers run by another interpreter (`--python`).
+machine.  With `--far` each broker has a host of its own, with a distance between them, and the
+clients are on the first one.  A tree of another commit is a system too (`--tree`), to measure a
+change; and so are these brokers run by another interpreter (`--python`).
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import click
 
 from broker.options.addresses import Address
 from tests.bench.cluster import cpu_seconds
+from tests.bench.compare.hosts import DistantHosts
 from tests.bench.compare.rabbitmq import MIRRORED, RabbitCluster, scripts
 from tests.bench.compare.works import WORKS, Work, chosen
 from tests.bench.load import run_load
 from tests.commits import commit
+from tests.system.support.network_namespaces import CLIENT_PORT, SpacedBroker, SpacedCluster
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.signals import ended_by
-from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster
+from tools.demo.local_cluster import HOST, BrokerProcess, ClusterTrouble, LocalCluster
 from vsync.types import record
 
 SYSTEMS = ("ours", "quorum", "mirrored")
@@ -51,6 +54,8 @@ class System:
     pids: Callable[[], list[int]]
     queue: str = "compare"
     queue_type: str = ""
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Where its clients run."""
 
 
 class OtherBroker(BrokerProcess):
@@ -66,18 +71,37 @@ class OtherBroker(BrokerProcess):
         ]
 
 
+class OtherSpacedBroker(SpacedBroker, OtherBroker):
+    """The same on a host of its own."""
+
+
 def our_cluster(
-    stack: ExitStack, folder: Path, name: str, tree: str = "", python: str = ""
+    stack: ExitStack, folder: Path, name: str, far_ms: float, tree: str = "", python: str = ""
 ) -> System:
     """Start brokers of this tree, or of another one, or run by another interpreter."""
-    cluster = stack.enter_context(LocalCluster(folder / name, 3, "compare", log_level="warning"))
-    for index, member in enumerate(cluster.members):
-        one = OtherBroker(member.label, folder / name, member.address.port, member.arguments)
-        one.tree, one.python = tree, python
-        cluster.members[index] = one
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext
+    addresses: tuple[Address, ...]
+    if far_ms:
+        hosts = DistantHosts(folder, far_ms)
+        cluster: LocalCluster = SpacedCluster(folder / name, hosts, OtherSpacedBroker)
+        stack.enter_context(cluster)
+        inside = hosts.inside
+        addresses = (Address(HOST, CLIENT_PORT),)
+    else:
+        cluster = stack.enter_context(
+            LocalCluster(folder / name, 3, "compare", log_level="warning")
+        )
+        cluster.members = [
+            OtherBroker(one.label, folder / name, one.address.port, one.arguments)
+            for one in cluster.members
+        ]
+        addresses = tuple(member.address for member in cluster.members)
+    for member in cluster.members:
+        assert isinstance(member, OtherBroker)
+        member.tree, member.python = tree, python
     cluster.start()
-    addresses = tuple(member.address for member in cluster.members)
-    return System(name, addresses, lambda: [member.pid for member in cluster.members])
+    pids = [member.pid for member in cluster.members]
+    return System(name, addresses, lambda: pids, inside=inside)
 
 
 def started(
@@ -87,25 +111,30 @@ def started(
     trees: Sequence[str],
     pythons: Sequence[str],
     rabbitmq: str,
+    far_ms: float,
 ) -> list[System]:
-    """Start all requested systems."""
+    """Start all requested systems; `far_ms`: how long a frame takes between their hosts."""
     systems: list[System] = []
     theirs = [name for name in names if name != "ours"]
     sbin = scripts(rabbitmq) if theirs else None
     if "ours" in names:
-        systems.append(our_cluster(stack, folder, "ours"))
+        systems.append(our_cluster(stack, folder, "ours", far_ms))
     for number, tree in enumerate(trees, 1):
-        systems.append(our_cluster(stack, folder, f"tree-{number}", str(Path(tree).resolve())))
+        where = str(Path(tree).resolve())
+        systems.append(our_cluster(stack, folder, f"tree-{number}", far_ms, where))
     for number, python in enumerate(pythons, 1):
-        systems.append(our_cluster(stack, folder, f"python-{number}", python=python))
+        systems.append(our_cluster(stack, folder, f"python-{number}", far_ms, python=python))
     if sbin is not None:
-        rabbit = RabbitCluster(folder / "rabbitmq", sbin)
+        hosts = stack.enter_context(DistantHosts(folder, far_ms)) if far_ms else None
+        rabbit = RabbitCluster(folder / "rabbitmq", sbin, hosts=hosts)
         stack.callback(rabbit.close)
+        inside = hosts.inside if hosts else nullcontext
+        addresses = rabbit.addresses[:1] if hosts else rabbit.addresses
         kinds = {"quorum": ("compare", "quorum"), "mirrored": (MIRRORED, "")}
         for name in theirs:
             queue, queue_type = kinds[name]
             label = f"{name} {rabbit.version}"
-            systems.append(System(label, rabbit.addresses, lambda: rabbit.pids, queue, queue_type))
+            systems.append(System(label, addresses, lambda: rabbit.pids, queue, queue_type, inside))
     return systems
 
 
@@ -128,7 +157,8 @@ def measured(system: System, work: Work, seconds: float, folder: Path) -> Row:
     queue = f"{system.queue}-{time.monotonic_ns()}"
     load = work.load(system.addresses, queue, system.queue_type, seconds)
     row: Row = {"system": system.name, "work": str(work), "at": time.time()}
-    row |= run_load(load, used=used)
+    with system.inside():
+        row |= run_load(load, used=used)
     return row
 
 
@@ -194,6 +224,10 @@ def table(rows: Sequence[Row]) -> str:
 @click.option(
     "--python", multiple=True, metavar="EXE", help="Also measure brokers run by this interpreter."
 )
+@click.option(
+    "--far", default=0.0, type=click.FloatRange(0, 100), metavar="MS",
+    help="Each broker on its own host, this many milliseconds from the others, one way; as root.",
+)  # fmt: skip
 @click.option("--rabbitmq", default="", metavar="DIR", help="RabbitMQ's own scripts.")
 @click.option("--rounds", default=3, type=click.IntRange(1))
 @click.option("--seconds", default=5.0, type=click.FloatRange(0.1), help="Seconds of each run.")
@@ -207,6 +241,7 @@ def main(
     system: Sequence[str],
     tree: Sequence[str],
     python: Sequence[str],
+    far: float,
     rabbitmq: str,
     rounds: int,
     seconds: float,
@@ -222,7 +257,8 @@ def main(
     ):
         folder = Path(name)
         try:
-            systems = started(stack, folder, list(dict.fromkeys(system)), tree, python, rabbitmq)
+            names = list(dict.fromkeys(system))
+            systems = started(stack, folder, names, tree, python, rabbitmq, far)
         except ClusterTrouble as trouble:
             raise ToolError(str(trouble)) from None
         turns = [(number, one) for number in range(rounds) for one in works]

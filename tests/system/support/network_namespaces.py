@@ -189,7 +189,7 @@ class Window:
 
     def _run(self) -> None:
         try:
-            _enter(self._space)
+            enter(self._space)
             asyncio.run(self._serve())
         except OSError as refused:
             self._failed.append(refused)
@@ -205,7 +205,7 @@ class Window:
         server.close()
 
 
-def _enter(space: Path) -> None:
+def enter(space: Path) -> None:
     """Move this thread, and only this one, into a network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)  # os.setns comes with Python 3.12
     with space.open() as handle:
@@ -248,10 +248,12 @@ class SpacedBroker(BrokerProcess):
 class SpacedCluster(LocalCluster):
     """A `LocalCluster` whose members share nothing but the network."""
 
-    def __init__(self, root: Path, size: int = 3, networks: int = 1) -> None:
-        super().__init__(root, size, "spaced")
-        self.network = Network(size, networks)
-        self._spaced = [SpacedBroker(root, place, self.network) for place in range(size)]
+    def __init__(
+        self, root: Path, network: Network, broker: type[SpacedBroker] = SpacedBroker
+    ) -> None:
+        super().__init__(root, network.size, "spaced")
+        self.network = network
+        self._spaced = [broker(root, place, network) for place in range(network.size)]
         self.members = [*self._spaced]
 
     def __enter__(self) -> SpacedCluster:
