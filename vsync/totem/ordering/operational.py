@@ -9,8 +9,10 @@ from vsync.totem.context import Context, Timer, Timers
 from vsync.totem.events import Broadcast, Marks, Send
 from vsync.totem.ordering.application import Delivery, Intake
 from vsync.totem.ordering.reports import (
+    FAR_S,
     FRAMES_MAX,
     MEMBERS_MAX,
+    PACE_S,
     OwnMark,
     Reports,
     ReportWait,
@@ -53,6 +55,7 @@ class OperationalPhase:
         self._reports = Reports(len(ring.members), ring.index)
         self._wait = ReportWait(context.config.rest_ms, context.config.keep_ms)
         self._reported = False  # something arrived that `_use_reports` has not seen yet
+        self._early_at = 0.0  # when early frames last went out
         self._awaited = 0  # my last urgent frame whose marks are still awaited; 0: they came
         self._context = context
         self._config = context.config
@@ -323,7 +326,7 @@ class OperationalPhase:
         """Send queued payloads while the token stays; False: the token must go on.
 
         Payloads that arrive while frames are under way go out with the next ones, when those are
-        safe.
+        safe, or at once if the other members are far and those went out some time ago.
         """
         ring, token, intake = self.ring, self.waiting, self._intake
         wait_s = self._wait.seconds
@@ -336,8 +339,10 @@ class OperationalPhase:
             or intake.queue.backlog(ring.room) > few
         ):
             return False
-        if ring.early and ring.safe < token.seq:
+        follows = self._wait.shortest_s > FAR_S and now >= self._early_at + PACE_S
+        if ring.early and ring.safe < token.seq and not follows:
             return True
+        waits = ring.early and token.everywhere < token.seq
         self.waiting, bodies = ring.send_early(token, intake.queue)
         if not bodies:
             return False
@@ -347,8 +352,10 @@ class OperationalPhase:
         self._reports.sent(self.waiting.seq)
         self._awaited = self.waiting.seq
         intake.visited()
+        self._early_at = now
         self._wait.begin(ring.hop, self.waiting.seq, now)
-        self._context.arm(Timer.HOLD, now + wait_s)
+        if not waits:
+            self._context.arm(Timer.HOLD, now + wait_s)
         return True
 
     def _use_reports(self, now: float) -> None:
@@ -394,9 +401,9 @@ class OperationalPhase:
         delivered = reports.delivered_by_all(ring.safe)
         if delivered > token.everywhere:
             self.waiting = token = token._replace(everywhere=delivered)
-            if delivered == token.seq:
-                self._wait.answered(now)
-                self._context.arm(Timer.HOLD, self._kept_until)
+            self._wait.answered(delivered, now)
+            later = self._kept_until if delivered == token.seq else now + self._wait.seconds
+            self._context.arm(Timer.HOLD, min(later, self._kept_until))
         if delivered > ring.delivered:
             self.deliver()
         self._write_marks(token)

@@ -28,6 +28,11 @@ MEMBERS_MAX = 5
 """In a larger ring the token needs fewer frames than the reports of all to all."""
 FRAMES_MAX = 2
 """More frames than this at once go with the token: a rotation then costs little for each."""
+FAR_S = 0.001
+"""Where reports of delivery, which take three hops, never come in less, frames may follow others
+that are under way. Nearer, and on a busy machine, messages share the next frame."""
+PACE_S = 0.0005
+"""Frames follow others no sooner than this, as each takes processor time at every member."""
 
 
 class Reports:
@@ -157,27 +162,36 @@ class ReportWait:
         """`keep_ms`: how long the token is kept; a wait takes half of that at most."""
         self._least_s, self._most_s = least_ms / 1000, max(least_ms, keep_ms // 2) / 1000
         self.seconds = self._least_s
+        self.shortest_s = 0.0  # of recent ones: how far the members are, whatever the load
         self._smoothed_s = self._deviation_s = 0.0
         self._sent = -1, 0, 0.0  # the hop of the kept token, the last early frame, and when it went
 
     def begin(self, hop: int, seq: int, now: float) -> None:
-        """Early frames up to `seq` went out."""
-        self._sent = hop, seq, now
+        """Early frames up to `seq` went out; the time of earlier ones is measured first, if any."""
+        if self._sent[0] != hop:
+            self._sent = hop, seq, now
 
     def late(self, report: Report, now: float) -> None:
         """A report came that did not count."""
         hop, seq, _ = self._sent
         if report.hop == hop and report.held >= seq:
-            self.answered(now)
+            self._took(now - self._sent[2])
 
-    def answered(self, now: float) -> None:
-        """All have reported that they delivered these frames, or one has, late."""
-        took = now - self._sent[2]
+    def answered(self, delivered: int, now: float) -> None:
+        """All have reported that they delivered the frames up to here."""
+        _, seq, sent = self._sent
+        if 0 < seq <= delivered:
+            self._took(now - sent)
+            self._sent = -1, 0, 0.0
+
+    def _took(self, took: float) -> None:
         if self._smoothed_s:
             self._deviation_s += (abs(took - self._smoothed_s) - self._deviation_s) / 4
             self._smoothed_s += (took - self._smoothed_s) / 8
+            self.shortest_s = min(took, self.shortest_s * 65 / 64)
         else:
             self._smoothed_s, self._deviation_s = took, took / 2
+            self.shortest_s = took
         wait_s = self._smoothed_s + 4 * self._deviation_s
         self.seconds = min(max(wait_s, self._least_s), self._most_s)
 

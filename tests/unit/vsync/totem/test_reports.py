@@ -292,6 +292,59 @@ def test_a_lost_frame_or_report_costs_a_rest(lost: tuple[str, str, int]) -> None
         assert net.count("reports_late") > 5
 
 
+@pytest.mark.parametrize("far_s", [0.0005, 0.001])
+def test_no_message_waits_for_the_reports_on_the_one_before(far_s: float) -> None:
+    """More than one is under way between distant members."""
+    net = Watched()
+    net.far_s = far_s
+    took: list[float] = []
+    waiting: dict[bytes, float] = {}
+    for number in range(2000):
+        if number % 10 == 0:
+            net.submit("b", b"%d" % number)
+            waiting[b"%d" % number] = net.now
+        net.step(STEP_S)
+        done = [sent for sent in waiting if net.position("b", sent)]
+        took += [net.now - waiting.pop(sent) for sent in done]
+    assert sorted(took)[len(took) // 2] < 2 * (far_s + 0.0003) + 2 * STEP_S
+
+
+def test_on_a_near_ring_messages_share_a_frame_however_long_the_last_one_takes() -> None:
+    net = Watched()
+    for _ in range(5):
+        net.confirmed("b", 0.05)
+    net.kept_by("b")
+    net.far_s = 0.002  # as if the others were busy
+    before = net.count("sent_early")
+    for payload in (b"1", b"2", b"3"):
+        net.submit("b", payload)
+        net.step(0.001)
+    assert net.count("sent_early") == before + 1
+
+
+def test_a_lost_frame_costs_a_rest_though_others_follow() -> None:
+    net = Watched()
+    net.far_s = 0.0005
+    net.kept_by("b")
+    lost: list[bytes] = []
+
+    def drop(_from: str, to: str, frame: bytes) -> bool:
+        first = to == "c" and frame[1] == FrameKind.EARLY and not lost
+        if first:
+            lost.append(frame)
+        return first
+
+    net.drop = drop
+    began = net.now
+    for number in range(400):
+        if number % 7 == 0:
+            net.submit("b", b"%d" % number)
+        net.step(STEP_S)
+        if net.position("b", b"0"):
+            break
+    assert net.now - began < REST_S + 10 * (net.far_s + 0.0003)  # requested, sent again, safe
+
+
 @pytest.mark.parametrize("slow", "ac")
 def test_a_stuck_disk_delays_nothing(slow: str) -> None:
     net = Watched()
@@ -474,22 +527,49 @@ def test_the_wait_follows_the_time_that_reports_take() -> None:
     wait = ReportWait(5, 26)
     for _ in range(50):
         wait.begin(3, 5, 10.0)
-        wait.answered(10.0004)
+        wait.answered(5, 10.0004)
     assert wait.seconds == 0.005
     for _ in range(50):
         wait.begin(3, 5, 10.0)
-        wait.answered(10.008)
+        wait.answered(5, 10.008)
     assert 0.008 < wait.seconds < 0.0085
     for at in range(50):
         wait.begin(3, 5, 10.0)
-        wait.answered(10.006 + 0.004 * (at % 2))
+        wait.answered(5, 10.006 + 0.004 * (at % 2))
     assert 0.012 < wait.seconds <= 0.013
-    wait.answered(19.0)
+    wait.answered(5, 19.0)
     assert wait.seconds == 0.013
     for _ in range(100):
         wait.begin(3, 5, 10.0)
-        wait.answered(10.0004)
+        wait.answered(5, 10.0004)
     assert wait.seconds == 0.005
+
+
+def test_the_wait_measures_one_burst_at_a_time() -> None:
+    """Otherwise it would learn nothing while some are always under way."""
+    wait = ReportWait(5, 26)
+    for at in range(50):
+        wait.begin(at, 5, 10.0)
+        wait.begin(at, 6, 10.006)
+        wait.answered(4, 10.007)
+        wait.answered(5, 10.008)
+        wait.answered(6, 19.0)
+    assert 0.008 < wait.seconds < 0.0085
+
+
+def test_the_shortest_time_tells_distance_from_load() -> None:
+    wait = ReportWait(5, 26)
+    for took in (0.002, 0.009, 0.0019, 0.02):
+        wait.begin(1, 5, 10.0)
+        wait.answered(5, 10.0 + took)
+    assert 0.0018 < wait.shortest_s < 0.0025
+    wait.begin(1, 5, 10.0)
+    wait.answered(5, 10.0004)
+    assert wait.shortest_s < 0.0005
+    for _ in range(200):
+        wait.begin(1, 5, 10.0)
+        wait.answered(5, 10.002)
+    assert 0.0019 < wait.shortest_s < 0.0021
 
 
 def test_only_a_late_report_on_the_last_frames_tells_how_long_it_took() -> None:
