@@ -271,7 +271,7 @@ class OperationalPhase:
             self._reports.begin(ring.forwarded)
         intake.visited()
         self._show_marks()
-        if mark != intake.mark:
+        if mark != intake.mark and ring.idle + 1 >= self._config.idle_visits_before_rest:
             self._call(ring.members)  # nobody keeps the token before it shows this mark
         self._visited(ring, now)
 

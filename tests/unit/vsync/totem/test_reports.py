@@ -307,6 +307,7 @@ def test_no_message_waits_for_the_reports_on_the_one_before(far_s: float) -> Non
         done = [sent for sent in waiting if net.position("b", sent)]
         took += [net.now - waiting.pop(sent) for sent in done]
     assert sorted(took)[len(took) // 2] < 2 * (far_s + 0.0003) + 2 * STEP_S
+    assert net.count("token_called") < 20  # not for each mark that must wait
 
 
 def test_on_a_near_ring_messages_share_a_frame_however_long_the_last_one_takes() -> None:
