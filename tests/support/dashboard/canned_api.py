@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 from urllib.parse import quote, unquote
 
@@ -228,6 +229,25 @@ REPLIES: dict[str, Json] = {
 """Bodies of replies to POST, by the last word of the path."""
 
 
+async def turns() -> None:
+    """Let everything happen that needs only turns of the loop, however slow the machine is."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Server(web.Server):
+    """A server that knows the transports of all its connections."""
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(answer)
+        self.transports: list[asyncio.Transport] = []
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Called by aiohttp."""
+        super().connection_made(handler, transport)
+        self.transports.append(transport)
+
+
 class CannedApi:
     """Listens on a loopback port, in its own thread, until it is closed."""
 
@@ -244,7 +264,7 @@ class CannedApi:
         """By path: the detail of a failed check, or of a refusal, beside its reason."""
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self._loop = asyncio.new_event_loop()
-        self._server: web.Server | None = None
+        self._server: Server | None = None
         self._runner: web.ServerRunner | None = None
         self.port = self._loop.run_until_complete(self._listen())
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -256,7 +276,7 @@ class CannedApi:
         return f"http://127.0.0.1:{self.port}"
 
     async def _listen(self) -> int:
-        self._server = web.Server(self._answer)
+        self._server = Server(self._answer)
         self._runner = web.ServerRunner(self._server)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -276,9 +296,12 @@ class CannedApi:
         assert self._runner is not None
         assert self._server is not None
         await self._runner.cleanup()
-        await asyncio.sleep(0.05)  # a connection may have been accepted as the listener closed
+        await asyncio.sleep(0.05)
+        await turns()  # a connection may have been accepted as the listener closed
         await self._server.shutdown(0)
-        await asyncio.sleep(0.05)  # closed connections close their sockets
+        for transport in self._server.transports:
+            transport.abort()  # or it would first send what the browser has not read
+        await turns()  # closed connections close their sockets
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
