@@ -178,10 +178,12 @@ def _run(log: str, arguments: list[str]) -> int:
 def main() -> None:
     """Fork a broker for each line."""
     import tools.commands.qpidd  # noqa: F401
+    from broker.durability import backup_pruning
     from broker.options import retention
 
     # A member log with segments of 0 MB has a new one with each write.
     retention._NUMBERS["memberlog-segment-size"] = 0, 512
+    backup_pruning.LEVEL_S = 3.0  # old stores are looked through once a minute otherwise
     _name_threads()
     running = []
     for line in sys.stdin:
