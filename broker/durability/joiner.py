@@ -19,7 +19,9 @@ from typing import Generic, NamedTuple, Protocol
 import msgpack
 
 from broker.durability.recovery import recover
+from broker.durability.store_writer import exit_of_store
 from broker.durability.transfer_protocol import Block, Offer, Receiver, Tag, Tail
+from broker.exit_codes import Exit
 from broker.incidents.quarantine import TRANSFER, Quarantine
 from broker.replication.chain import History
 from broker.replication.persister import StoreT
@@ -32,7 +34,7 @@ from broker.replication.replica import (
     records_of,
 )
 from store.api import Marker, Meta, Staging
-from store.errors import REFUSED, DiskBroken, NotWritable, StoreError, StoreMissing, failed
+from store.errors import REFUSED, StoreError, failed
 from vsync.types import Member
 
 log = logging.getLogger("qpidd.join")
@@ -116,7 +118,7 @@ class Joiner(Generic[StoreT]):
         on_verified: Callable[[Replica, StoreT], bool],
         on_items: Callable[[], None],
         on_failed: Callable[[str], None],
-        on_broken: Callable[[StoreError], None],
+        on_broken: Callable[[Exception], None],
     ) -> None:
         self.counters = {
             "attempts": 0, "tails": 0, "checkpoints": 0, "resumed": 0, "failed": 0,
@@ -379,7 +381,7 @@ class Joiner(Generic[StoreT]):
             return
         if isinstance(error, OSError) and error.errno in REFUSED:
             error = failed(f"{error.filename}: a received state cannot be kept", error)
-        if isinstance(error, (DiskBroken, NotWritable, StoreMissing)):
+        if exit_of_store(error) is Exit.IO_ERROR:
             self._on_broken(error)
             return
         if not isinstance(error, (StoreError, Divergence, Withheld, ValueError, OSError)):

@@ -35,7 +35,7 @@ from broker.replication.chain import History
 from broker.replication.replica import Divergence, ExecutionFailed, Replica, records_of
 from store import swap
 from store.api import Marker, Meta
-from store.errors import DiskBroken, StoreCorrupt, StoreError, failed
+from store.errors import DiskBroken, StoreCorrupt, failed
 from store.lmdb_store import LmdbStore
 from tests.support.stores.poisoned import META, Author, publish
 from vsync.types import Member
@@ -81,7 +81,7 @@ class Rig:
         self.verified: list[LmdbStore] = []
         self.discarded: list[LmdbStore] = []
         self.failed: list[str] = []
-        self.broken: list[StoreError] = []
+        self.broken: list[Exception] = []
         self.joiner: Joiner[LmdbStore] = Joiner(
             self, Quarantine(Incidents(self.dir), "1.0"),
             own=lambda: self.own, replica=lambda: self.replica, may_replace=self.may_replace,
