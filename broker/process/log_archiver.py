@@ -51,7 +51,9 @@ class LogArchiver:
         self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = self._stopped = False
-        self._reported: set[str] = set()  # what lasts, such as a full disk, is logged once
+        self._reported: set[tuple[str, str]] = (
+            set()
+        )  # what lasts, such as a full disk, is logged once
         self.counters = {
             "segments_closed": 0, "segments_compressed": 0, "segments_dropped": 0,
             "segments_dropped_unverified": 0, "segments_kept_unverified": 0, "bytes_saved": 0,
@@ -89,7 +91,7 @@ class LogArchiver:
             code = await self._loop.run_in_executor(None, self._one_process, policy, found)
             kept = [did for did in found if did.what == KEPT_UNVERIFIED]
             self.counters["segments_kept_unverified"] = len(kept)
-            self._reported &= {did.file + did.why for did in found}
+            self._reported &= {(did.file, did.why) for did in found}
             if code and not self._stopped:
                 self.counters["archive_failures"] += 1
                 log.error("the process that compresses the member log ended with status %d", code)
@@ -127,7 +129,9 @@ class LogArchiver:
     def _take(self, did: ArchiveResult, found: list[ArchiveResult]) -> None:
         counters = self.counters
         found.append(did)
-        is_new = did.file + did.why not in self._reported
+        is_new = (did.file, did.why) not in self._reported
+        if did.what in (KEPT_UNVERIFIED, FAILED):
+            self._reported.add((did.file, did.why))
         counters["bytes_saved"] += did.before - did.after
         if did.what == COMPRESSED:
             counters["segments_compressed"] += 1
@@ -140,12 +144,10 @@ class LogArchiver:
             log.info("%s dropped: kept for long enough; it was never verified", did.file)
         elif did.what == KEPT_UNVERIFIED:
             if is_new:
-                self._reported.add(did.file)
                 log.warning(
                     "%s is due to be dropped and stays: no verified point names it", did.file
                 )
         elif did.what == FAILED:
             counters["archive_failures"] += 1
             if is_new:
-                self._reported.add(did.file + did.why)
                 log.error("%s cannot be compressed or dropped: %s", did.file, did.why)
