@@ -157,7 +157,7 @@ class OperationalPhase:
                 self._report_news()
         elif self.waiting is not None:
             self._end_hold(now)
-        elif ring.idle + 1 >= self._config.idle_visits_before_rest:
+        elif ring.rests_soon:
             self._call(ring.members[:1] if ring.may_be_held else ring.members)
 
     @property
@@ -271,7 +271,7 @@ class OperationalPhase:
             self._reports.begin(ring.forwarded)
         intake.visited()
         self._show_marks()
-        if mark != intake.mark and ring.idle + 1 >= self._config.idle_visits_before_rest:
+        if mark != intake.mark and ring.rests_soon:
             self._call(ring.members)  # nobody keeps the token before it shows this mark
         self._visited(ring, now)
 

@@ -144,6 +144,11 @@ class Ring:
         return self.idle + 2 >= self.config.idle_visits_before_hold
 
     @property
+    def rests_soon(self) -> bool:
+        """Whether the ring has been idle so long that the token may rest from the next visit on."""
+        return self.idle + 1 >= self.config.idle_visits_before_rest
+
+    @property
     def may_rest(self) -> bool:
         """Whether the token may rest at another member before it is here again.
 
