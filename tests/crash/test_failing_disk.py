@@ -115,6 +115,13 @@ def ended(broker: ForkedBroker, code: Exit, number: int, seconds: float = AT_ONC
     assert any("/data" in line for line in text.splitlines() if any(map(line.count, cause))), text
 
 
+def stops_in_order(broker: ForkedBroker) -> None:
+    """It ends at SIGTERM with 0, and never logged a traceback."""
+    broker.signal(signal.SIGTERM)
+    assert broker.ended(START_S) == Exit.OK, broker.text()
+    assert "Traceback" not in broker.text()
+
+
 @pytest.fixture(scope="module")
 def brokers(failing_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     made = Brokers(failing_library, tmp_path_factory.mktemp("brokers") / "disk")
@@ -183,9 +190,7 @@ def test_a_running_broker_goes_on(brokers: Brokers, tmp_path: Path, fault: Fault
     assert place.confirmed >= 40
     assert broker.exit_code() is None, broker.text()
     brokers.disk.mend()
-    broker.signal(signal.SIGTERM)
-    assert broker.ended(START_S) == Exit.OK, broker.text()
-    assert "Traceback" not in broker.text()
+    stops_in_order(broker)
     place.check()
 
 
@@ -302,9 +307,7 @@ def test_a_member_log_that_cannot_begin_or_archive_a_segment(
     else:
         assert broker.exit_code() is None, broker.text()
         brokers.disk.mend()
-        broker.signal(signal.SIGTERM)
-        assert broker.ended(START_S) == Exit.OK, broker.text()
-        assert "Traceback" not in broker.text()
+        stops_in_order(broker)
     place.check()
 
 
