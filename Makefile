@@ -23,7 +23,7 @@ HOURS ?= 1
 help:
 	@echo "make demo    three brokers, real input, one killed in mid-stream, everything checked"
 	@echo "make test    the everyday tests (unit, properties, scenarios, short system tests)"
-	@echo "make check   format, lint, types, import contracts, then the everyday and Spark tests"
+	@echo "make check   format, lint, types, import contracts, then the everyday tests and those of the Spark check"
 	@echo "make ci      what continuous integration runs (.ci/run)"
 	@echo "make bench   what the machine, the ring and three brokers cost and carry here"
 	@echo "make sim     the ring in the simulator: make sim SEED=7, make sim COUNT=300"

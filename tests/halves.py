@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "everyday": Kind(
-        "not slow and not spark", ("system", "properties", "scenarios", "unit/verify"),
+        "not slow and not spark and not lies", ("system", "properties", "scenarios", "unit/verify"),
         ("unit/verify/checks",),
     ),
     "slow": Kind(

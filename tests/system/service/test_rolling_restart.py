@@ -18,8 +18,8 @@ from tools.demo.local_cluster import BrokerProcess, command
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 QUEUE = "latest"
-MESSAGES = 1500
-BODY = bytes(4096)
+MESSAGES = 150
+BODY = bytes(40_960)
 """The log is then longer than what a stop leaves to the next start (`SHORT_LOG_BYTES`)."""
 FEW = MESSAGES // 10
 AGAIN = re.compile(r"store is at position (\d+); (\d+) positions after its checkpoint")

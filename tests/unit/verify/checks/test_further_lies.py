@@ -47,6 +47,7 @@ def test_the_truth_is_consistent(maker: LogMaker, tmp_path: Path) -> None:
 
 
 @pytest.mark.turns(20)
+@pytest.mark.lies
 @pytest.mark.parametrize("lie", [*IN_VIEWS, *MORE_IN_VIEWS], ids=lambda lie: lie.__name__)
 def test_a_lie_about_views_is_found(lie: ViewLie, tmp_path: Path) -> None:
     maker = VIEWS.copy()
@@ -55,6 +56,7 @@ def test_a_lie_about_views_is_found(lie: ViewLie, tmp_path: Path) -> None:
 
 
 @pytest.mark.turns(5)
+@pytest.mark.lies
 @pytest.mark.parametrize("lie", IN_QUEUES, ids=lambda lie: lie.__name__)
 def test_a_lie_about_queues_is_found(lie: QueueLie, tmp_path: Path) -> None:
     maker = QUEUES.copy()

@@ -326,6 +326,7 @@ IN_ONE_SEGMENT = {
 
 
 @pytest.mark.turns(12)
+@pytest.mark.lies
 @pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_a_lie_is_found_at_its_place(
@@ -364,6 +365,7 @@ def test_a_queue_keeps_its_name_in_all_logs(tmp_path: Path) -> None:
     assert "/ other" in found[0].what
 
 
+@pytest.mark.lies
 @pytest.mark.parametrize("segment_bytes", range(200, 1200, 100))
 @pytest.mark.parametrize(
     "lie", [disk_falls, disk_ahead_of_the_state, confirmed_in_an_epoch_to_come]

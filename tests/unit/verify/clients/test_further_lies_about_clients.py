@@ -341,6 +341,7 @@ def everything() -> ClientReport:
     return check_all(servers, clients, bins=3)
 
 
+@pytest.mark.lies
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_each_lie_is_named(lie: Callable[[ClientPair], None]) -> None:
     found = [one for one in everything().findings if f" of {lie.__name__} " in one.what]

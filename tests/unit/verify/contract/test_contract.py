@@ -95,6 +95,7 @@ def test_a_correct_history_keeps_the_contract() -> None:
     assert result.counts["recoveries"] > 1
 
 
+@pytest.mark.lies
 @pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda violation: violation.__name__)
 def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
     maker = history()
@@ -549,7 +550,7 @@ def test_order_is_compared_across_parts(
 
 def test_several_bins_give_the_same_verdict_as_one() -> None:
     records = breaks_in_lives()
-    outcomes = [check_records([records], bins=bins) for bins in (1, 2, 7, 100)]
+    outcomes = [check_records([records], bins=bins) for bins in (1, 2, 7, 25)]
     assert all(one == outcomes[0] for one in outcomes)
     assert "delivered held" in {one.rule for one in outcomes[0].breaches}
 

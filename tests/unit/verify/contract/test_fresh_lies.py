@@ -49,6 +49,7 @@ def _after(lie: QueueLie) -> tuple[tuple[str, int], list[Breach]]:
     return lie(maker), maker.breaches()
 
 
+@pytest.mark.lies
 @pytest.mark.parametrize("lie", IN_QUEUES, ids=lambda lie: lie.__name__)
 def test_a_lie_about_queues_is_found(lie: QueueLie) -> None:
     expected, breaches = _after(lie)
@@ -57,6 +58,7 @@ def test_a_lie_about_queues_is_found(lie: QueueLie) -> None:
     assert min(where for _, where in found) == expected[1]
 
 
+@pytest.mark.lies
 @pytest.mark.parametrize("lie", SMALL_LIES, ids=lambda lie: lie.__name__)
 def test_a_lie_of_a_small_history_is_found_or_listed(lie: SmallLie) -> None:
     maker, expected = lie()
@@ -74,6 +76,7 @@ def _broken_by(fault: Fault) -> tuple[int, list[Breach]]:
     return where, maker.breaches()
 
 
+@pytest.mark.lies
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_broken_broker_is_found_or_listed(fault: Fault) -> None:
     where, breaches = _broken_by(fault)
@@ -89,6 +92,7 @@ def test_nobody_is_accused_of_what_a_broker_may_do(history: Callable[[MoveMaker]
     assert maker.breaches() == []
 
 
+@pytest.mark.lies
 @pytest.mark.parametrize("lie", IN_VIEWS, ids=lambda lie: lie.__name__)
 def test_a_lie_about_views_is_found(
     lie: ViewLie, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -172,6 +172,7 @@ def changes_of(batch: Batch) -> Iterator[Batch]:
             yield batch._replace(outcomes=bytes(outcomes))
 
 
+@pytest.mark.lies
 def test_plain_moves_break_no_rule() -> None:
     """Nor do they where something was changed: it is then nothing that a rule is about."""
     records = in_one_batch(busy(1, 90))
