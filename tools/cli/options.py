@@ -6,9 +6,7 @@ option file; the first that gives it wins. An error names the place of a wrong v
 
 from __future__ import annotations
 
-import errno
 import io
-import os
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +24,7 @@ from broker.options.table import DEFAULTS
 from broker.options.values import Option, OptionError, has_password
 from tools.cli.failures import ToolError, meant, os_reason
 from tools.cli.shared_options import together
+from tools.cli.streams import FULL, complain, flush_output, replace_closed
 
 ENVIRONMENT_PREFIX = "QPIDD_"
 
@@ -173,6 +172,18 @@ def _belongs_before(problem: click.ClickException) -> str:
     return f"{name} stands before the verb: {whole.info_name} {name} ... {verb} ..."
 
 
+def _written_otherwise(problem: click.ClickException) -> str:
+    """The sentence about an option that is a choice of another (`--json`: `--format json`): click
+    would name the nearest spelling, which is none of the sort; empty: it is no such choice."""
+    if not isinstance(problem, click.NoSuchOption) or problem.ctx is None:
+        return ""
+    name = problem.option_name
+    for one in problem.ctx.command.params:
+        if isinstance(one.type, click.Choice) and name.removeprefix("--") in one.type.choices:
+            return f"No such option '{name}': write {one.opts[0]} {name.removeprefix('--')}"
+    return ""
+
+
 def _check_text(arguments: Sequence[str]) -> None:
     """Bytes that are not text in this locale come as lone surrogates, which cannot be sent."""
     for argument in arguments:
@@ -184,10 +195,6 @@ def _check_text(arguments: Sequence[str]) -> None:
                 f"({sys.getfilesystemencoding()}); set LC_ALL=C.UTF-8",
                 Exit.USAGE,
             ) from None
-
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""How writing output fails in the middle of a command; other files are named where they fail."""
 
 
 class Codes(NamedTuple):
@@ -203,7 +210,7 @@ def run_command(
     """Run a click command so that every failure is one sentence on stderr and a stable code: with
     `codes`, none of `broker.exit_codes`."""
     name = command.name or "command"
-    _replace_closed()
+    replace_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that this terminal cannot show appears as \xfc.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -214,46 +221,15 @@ def run_command(
             if failure.errno not in FULL:
                 raise
             code, problem = Exit.CANNOT_CREATE, failure
-        problem = _flush() or problem
+        problem = flush_output() or problem
         if problem is not None:
-            print(f"{name}: output: {os_reason(problem)}", file=sys.stderr)
+            complain(f"{name}: output: {os_reason(problem)}")
             code = Exit.CANNOT_CREATE if codes is None else codes.failure
     except BrokenPipeError:
         # The reader of our output left (`drain | head`); stderr may be gone as well.
         sys.stderr.close()
         code = Exit.FAILURE if codes is None else codes.failure
     sys.exit(code)
-
-
-def _replace_closed() -> None:
-    """Stand in for what the shell closed (`2>&-`): else the next file or socket that is opened gets
-    that number, and whoever prints writes into it. Writing to a closed stdout still fails."""
-    for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
-        if getattr(sys, name) is None:
-            opened = os.open(os.devnull, mode)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-            whole_life = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-            setattr(sys, name, whole_life)
-
-
-def _flush() -> OSError | None:
-    """Write the rest of the output, and return why it cannot be written.
-
-    At its own end the interpreter would report the error with its own code and words; the output
-    that it would try to write again is discarded. Raises BrokenPipeError if nobody reads any more.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError as problem:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-        if isinstance(problem, BrokenPipeError):
-            raise
-        return problem
-    return None
 
 
 def _ended(command: click.Command, arguments: Sequence[str] | None, codes: Codes | None) -> int:
@@ -269,7 +245,7 @@ def _ended(command: click.Command, arguments: Sequence[str] | None, codes: Codes
             standalone_mode=False,
         )
     except ToolError as problem:
-        print(f"{name}: {problem}", file=sys.stderr)
+        complain(f"{name}: {problem}")
         if problem.code == Exit.USAGE:
             return usage
         return problem.code if failure is None else failure
@@ -277,24 +253,26 @@ def _ended(command: click.Command, arguments: Sequence[str] | None, codes: Codes
         # A path that cannot even be looked at: its name is too long, or its directory is closed.
         if problem.filename is None:
             raise
-        print(f"{name}: {problem.filename}: {os_reason(problem)}", file=sys.stderr)
+        complain(f"{name}: {problem.filename}: {os_reason(problem)}")
         return Exit.FAILURE if failure is None else failure
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as problem:
         sentence = problem.format_message().rstrip(".")
         if sentence.startswith("Usage: "):  # a command without its verb: the help says everything
-            print(sentence, file=sys.stderr)
+            complain(sentence)
             return usage
-        sentence = _belongs_before(problem) or " ".join(sentence.split())
+        sentence = (
+            _belongs_before(problem) or _written_otherwise(problem) or " ".join(sentence.split())
+        )
         end = "" if sentence.endswith("?") else "."
-        print(f"{name}: {sentence}{end} Try '{_asked(name, problem)} --help'.", file=sys.stderr)
+        complain(f"{name}: {sentence}{end} Try '{_asked(name, problem)} --help'.")
         return usage
     except SystemExit as ended:
         if sys.stdout is not output:  # click puts another in its place when a reader has left
             raise BrokenPipeError from None
         return ended.code if isinstance(ended.code, int) else Exit.FAILURE
     except (click.Abort, KeyboardInterrupt):
-        print(file=sys.stderr)
+        complain("")
         return 130
     return outcome if isinstance(outcome, int) else Exit.OK

@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+from tools.cli.streams import complain
+
 REFRESH_SECONDS = 0.5
 
 
@@ -42,7 +44,7 @@ class Progress:
         # A line that wraps could not be refreshed: each would stay, and the screen scroll.
         wide = os.get_terminal_size(sys.stderr.fileno()).columns or 80
         line = line[: wide - 1]
-        self._write("\r" + line.ljust(self._width))
+        complain("\r" + line.ljust(self._width), end="")
         self._width = len(line)
 
     def note(self, text: str) -> None:
@@ -50,15 +52,10 @@ class Progress:
         if self._quiet:
             return
         self.clear()
-        self._write(f"{self._name}: {text}\n")
+        complain(f"{self._name}: {text}")
 
     def clear(self) -> None:
         """Wipe the running line."""
         if self._width:
-            self._write("\r" + " " * self._width + "\r")
+            complain("\r" + " " * self._width + "\r", end="")
             self._width = 0
-
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()

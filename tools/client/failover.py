@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import ssl
-import sys
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
+from tools.cli.streams import complain
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, TlsRefused
 from tools.client.broker_url import AMQP, Address, BrokerUrl, Schemes, brokers
 from vsync.types import record
@@ -199,7 +199,7 @@ class Chosen:
                 if isinstance(problem, TimeoutError) and not is_last:
                     following = places[(at + 1) % len(places)]
                     said = f"{place} says nothing for {patience_s:g} s: {following} is asked"
-                    print(said, file=sys.stderr, flush=True)
+                    complain(said)
             else:
                 self._at = at
                 return place, connection

@@ -82,6 +82,7 @@ from broker.options.client_ports import AMQP_PORT
 from tools.cli.answers import fields, items, objects
 from tools.cli.options import Codes, run_command
 from tools.cli.shared_options import agreed, with_version
+from tools.cli.streams import complain
 from tools.client.broker_url import AMQP
 from tools.client.credentials import Credentials, from_environment, with_credentials
 from tools.client.failover import read_brokers
@@ -345,11 +346,11 @@ def show(target: Target, as_json: bool) -> int:
     if not active:
         reason = str(status.raw.get("reason") or "it does not say why")
         who = next((m.id for m in status.members if m.local and target.others), target.address)
-        print(f"qpid-cluster: {who} is {status.status}: {reason}", file=sys.stderr)
+        complain(f"qpid-cluster: {who} is {status.status}: {reason}")
     if not as_json and (
         status.raw.get("alarms") or any(m.state != "ACTIVE" for m in status.members)
     ):
-        print("qpid-cluster: qpidctl check_cluster says what to do", file=sys.stderr)
+        complain("qpid-cluster: qpidctl check_cluster says what to do")
     return Exit.OK if active else EXIT_FAILURE
 
 

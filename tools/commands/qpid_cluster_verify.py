@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -21,6 +22,7 @@ from click.core import ParameterSource
 from tools.cli.options import Codes, run_command
 from tools.cli.shared_options import with_version
 from tools.cli.signals import ended_by
+from tools.cli.streams import FULL
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
 from tools.verify.input.segments import find_segments, is_few
@@ -34,6 +36,8 @@ from tools.verify.spark_session import needs, spark_session
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
 ALWAYS = ("pyarrow", "numpy", "duckdb")
 """Packages that every check but --fast needs besides the brokers' own."""
+UNWRITTEN = {*FULL} - {errno.EIO}
+"""How only writing fails: an I/O error may be that of a log that is read."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -271,6 +275,10 @@ def _verdict_only(as_json: bool, verbose: bool) -> Iterator[None]:
     except Exception as error:
         if came:  # DuckDB says "Query interrupted"
             sys.exit(came[0])
+        if isinstance(error, BrokenPipeError) or (
+            isinstance(error, OSError) and error.errno in UNWRITTEN
+        ):
+            raise  # the report, not the check: `run_command` has the words
         _broke(error, as_json, verbose)
 
 

@@ -21,6 +21,7 @@ from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command, with_options
 from tools.cli.sections import OptionsInSections
 from tools.cli.shared_options import with_version
+from tools.cli.streams import complain
 
 SHOVEL_COMMAND = (sys.executable, "-P", "-m", "tools.shovel")
 """The command that starts a shovel; -P: nothing in the working directory is imported."""
@@ -123,7 +124,7 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
     read = partial(read_options, named, os.environ, file)
     options = read()
     if sentence := ignored(os.environ):
-        print(f"qpidd: {sentence}", file=sys.stderr)
+        complain(f"qpidd: {sentence}")
     # Imported late: --help and a bad option need neither the ring nor the store.
     from broker.process.server import run
     from broker.shovels.member_shovels import shovels_of

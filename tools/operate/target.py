@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, timeout_option, together
+from tools.cli.streams import complain
 from tools.client.broker_url import elsewhere
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
@@ -89,4 +89,4 @@ def code_of(status: int) -> Exit:
 def note(text: str, *, quiet: bool) -> None:
     """Print the action on stderr, so that stdout has only the answer."""
     if not quiet:
-        print(text, file=sys.stderr)
+        complain(text)

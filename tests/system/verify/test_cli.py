@@ -83,6 +83,27 @@ class TestVerdicts:
         assert json.loads(result.stdout)["consistent"] is None
         assert "the check itself failed: division by zero" in result.stderr
 
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_an_unwritable_report_is_no_failure_of_the_check(
+        self, tmp_path: Path, *, closed: bool
+    ) -> None:
+        """On a full disk the sentence is that of every command; a closed pipe needs none."""
+        good_history().write(tmp_path)
+        reader, output = os.pipe()
+        os.close(reader)
+        if not closed:
+            os.close(output)
+            output = os.open("/dev/full", os.O_WRONLY)
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-m", "tools.commands.qpid_cluster_verify", str(tmp_path)],
+                stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        finally:
+            os.close(output)
+        sentence = "qpid-cluster-verify: output: no space left on device\n"
+        assert (ended.returncode, ended.stderr) == (2, "" if closed else sentence)
+
     def test_a_page_with_pictures(self, tmp_path: Path) -> None:
         good_history().write(tmp_path)
         result = run(str(tmp_path), "--html", str(tmp_path / "report.html"))

@@ -28,6 +28,7 @@ from tools.cli.options import (
     run_command,
 )
 from tools.cli.shared_options import Seconds, agreed
+from tools.commands.drain import drain
 from tools.commands.qpidd import qpidd as qpidd_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -346,6 +347,18 @@ def test_a_refusal_is_one_sentence_and_an_exit_code(
 ) -> None:
     ended = qpidd(*arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", says)
+
+
+def test_an_option_that_is_a_choice_of_another_is_named_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By its spelling alone, the nearest to --json is --count."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(drain, ["-q", "work", "--json"])
+    assert ended.value.code == Exit.USAGE
+    assert capsys.readouterr().err == (
+        "drain: No such option '--json': write --format json. Try 'drain --help'.\n"
+    )
 
 
 def test_refuses_to_run_without_assertions() -> None:
