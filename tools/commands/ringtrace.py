@@ -93,7 +93,9 @@ class Chosen(NamedTuple):
 @click.option("--since", default="", metavar="HH:MM:SS", help="Only from this time of day on.")
 @click.option("--views", is_flag=True, help="Draw who was in which ring over time.")
 @click.option("-f", "--follow", is_flag=True, help="Keep showing what is written from now on.")
-@click.option("--json", "as_json", is_flag=True, help="Print the records as JSON, one a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the records, or kinds, as JSON, one a line."
+)
 @click.option("--kinds", is_flag=True, help="Explain the kinds of records, and exit.")
 @click.option("--on", "switch", flag_value="on", help="Switch the trace of a running member on.")
 @click.option("--off", "switch", flag_value="off", help="Switch it off.")
@@ -121,7 +123,7 @@ def ringtrace(
 ) -> int:
     """Show traces of the ring protocol in aligned columns."""
     if kinds:
-        print("\n".join(f"{name:<21} {words}" for name, words in KINDS.items()))
+        explain(as_json)
         return Exit.OK
     if switch is not None:
         if broker is not None and files:
@@ -155,6 +157,13 @@ def ringtrace(
     finally:
         for tail in tails:
             tail.close()
+
+
+def explain(as_json: bool) -> None:
+    """Print the kinds of records, each with its meaning."""
+    for name, words in KINDS.items():
+        meaning = json.dumps({"kind": name, "meaning": words})
+        print(meaning if as_json else f"{name:<21} {words}")
 
 
 def by_time(row: TraceRow) -> float:

@@ -182,6 +182,8 @@ def test_a_file_that_is_not_a_trace_is_refused(tmp_path: Path) -> None:
     assert parsed(b"[]") is None
     assert parsed(b'{"at":"x","member":"a","kind":"b"}') is None
     assert "retransmitted" in show("--kinds").out
+    told = [json.loads(line) for line in show("--kinds", "--json").out.splitlines()]
+    assert {one["kind"]: one["meaning"] for one in told} == KINDS
 
 
 def test_a_clusters_trace_is_switched_on_and_off(tmp_path: Path) -> None:
