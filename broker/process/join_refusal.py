@@ -17,7 +17,7 @@ from vsync.io.diagnosis import Lack, misfit, refusal
 from vsync.io.security import KeyRefused, Security
 from vsync.totem.events import Direct, Note
 from vsync.totem.membership.compatibility import Handshake
-from vsync.types import Member
+from vsync.types import Member, RingId
 
 REMEDIES = {
     Lack.MECHANISM: (
@@ -65,6 +65,7 @@ class JoinRefusal:
         self._known = 0  # the later start that this member was told of
         self._warned = ""
         self._advised: set[str] = set()
+        self._compared_in: RingId | None = None
 
     def wake(self, now: float) -> None:
         """Stop or warn when a reason against joining has lasted; name settings that differ."""
@@ -113,7 +114,10 @@ class JoinRefusal:
 
     def _advise(self) -> None:
         primary = self._controller.primary
-        for row in primary.advice() if primary.active else ():
+        if not primary.active or primary.ring == self._compared_in:
+            return  # each member says once in a view what its settings are
+        self._compared_in = primary.ring
+        for row in primary.advice():
             if row not in self._advised:
                 self._advised.add(row)
                 self._warn(f"settings differ that should be equal: {row}")

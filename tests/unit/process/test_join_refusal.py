@@ -18,7 +18,7 @@ from vsync.io.security import Anonymous, Curve, KeyRefused, Plain, Security
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Note
 from vsync.totem.membership.compatibility import Handshake, Hello, OpenDoor, settings_of
-from vsync.types import Member
+from vsync.types import Member, RingId
 from vsync.wire.codec import WIRE_VERSION, Codec
 
 ME = Member("127.0.0.1:1", 100, "127.0.0.1:1")
@@ -27,7 +27,9 @@ NOBODY = "127.0.0.1:9"  # the discard port: nothing answers there
 
 def alone(*others: Member, advice: tuple[str, ...] = ()) -> SimpleNamespace:
     """A primary layer whose view has these members too."""
-    return SimpleNamespace(members=(ME, *others), active=bool(advice), advice=lambda: advice)
+    return SimpleNamespace(
+        members=(ME, *others), active=bool(advice), advice=lambda: advice, ring=RingId(1, "a", 0)
+    )
 
 
 class Start:
@@ -82,6 +84,22 @@ def test_settings_that_should_be_equal_are_named_once() -> None:
         "settings differ that should be equal: clock-bound is 5 here and 10 at b"
     ]
     assert not start.stopped
+
+
+def test_settings_are_compared_once_in_each_view() -> None:
+    start, compared = Start(), []
+
+    def compare() -> list[str]:
+        compared.append(start.core.primary.ring)
+        return ["heartbeat is 1 here and 2 at b"] if len(compared) > 1 else []
+
+    start.core.primary = alone(advice=("heartbeat",))
+    start.core.primary.advice = compare
+    start.wait(2)
+    start.core.primary.ring = RingId(2, "a", 0)  # b has come
+    start.wait(2)
+    assert compared == [RingId(1, "a", 0), RingId(2, "a", 0)]
+    assert len(start.warned) == 1
 
 
 def test_the_later_member_gives_up() -> None:
