@@ -11,8 +11,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-from tests.system.support.network_namespaces import Network, enter, host, run
+from tests.system.support.network_namespaces import Network, enter, run
 from tools.cli.failures import ToolError
 
 SOURCE = Path(__file__).with_name("delay.c")
@@ -27,25 +28,20 @@ class DistantHosts(Network):
         self._far_ms, self._program = far_ms, folder / "delay"
         self._switch_process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> DistantHosts:
+    def __enter__(self) -> Self:
         compiler = shutil.which("cc")
         if compiler is None:
             raise ToolError("--far needs a C compiler: apt-get install gcc")
         words = [compiler, "-O2", "-o", str(self._program), str(SOURCE)]
         subprocess.run(words, check=True)
         try:
-            self._plug_all_in()
+            return super().__enter__()
         except (OSError, subprocess.CalledProcessError) as refused:
-            self.close()
             said = getattr(refused, "stderr", "") or str(refused)
             raise ToolError(f"--far creates network namespaces, as root: {said.strip()}") from None
-        except BaseException:
-            self.close()
-            raise
-        return self
 
-    def _plug_all_in(self) -> None:
-        cables = [f"{space.split('-')[1]}-{place}" for place, space in enumerate(self.spaces)]
+    def _add_switch(self) -> None:
+        cables = [self._cable_of(place) for place in range(self.size)]
         self._switch_process = subprocess.Popen(
             [str(self._program), str(round(1000 * self._far_ms)), *cables],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -53,12 +49,14 @@ class DistantHosts(Network):
         assert self._switch_process.stdout is not None
         if not self._switch_process.stdout.readline():
             raise OSError("no TAP device can be created")
-        for place, (space, cable) in enumerate(zip(self.spaces, cables, strict=True)):
-            run("netns", "add", space)
-            run("link", "set", cable, "address", f"02:00:00:00:00:{place + 1:02x}", "netns", space)
-            run("-n", space, "address", "add", f"{host(place)}/24", "dev", cable)
-            for interface in ("lo", cable):
-                run("-n", space, "link", "set", interface, "up")
+
+    def _lay_cable(self, place: int, net: int) -> str:
+        space, cable = self.spaces[place], self._cable_of(place)
+        run("link", "set", cable, "address", f"02:00:00:00:00:{place + 1:02x}", "netns", space)
+        return cable
+
+    def _cable_of(self, place: int) -> str:
+        return f"{self.spaces[place].split('-')[1]}-{place}"
 
     def close(self) -> None:
         """Remove everything.  Safe if parts of it were never made."""

@@ -22,6 +22,7 @@ import threading
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from broker.options.addresses import Address
 from tests.system.support.tcp_relay import Route
@@ -67,31 +68,37 @@ class Network:
         # In a namespace too, so that the machine's own packet filter does not apply.
         self._switch = f"qpid-{tag}-switch"
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> Self:
         try:
-            run("netns", "add", self._switch)
-            for net in self.nets:
-                run("-n", self._switch, "link", "add", f"bridge{net}", "type", "bridge")
-                run("-n", self._switch, "link", "set", f"bridge{net}", "up")
+            self._add_switch()
             for place, space in enumerate(self.spaces):
                 run("netns", "add", space)
                 run("-n", space, "link", "set", "lo", "up")
                 for net in self.nets:
-                    self._plug_in(place, net)
+                    cable = self._lay_cable(place, net)
+                    run("-n", space, "address", "add", f"{host(place, net)}/24", "dev", cable)
+                    run("-n", space, "link", "set", cable, "up")
         except BaseException:
             self.close()
             raise
         return self
 
-    def _plug_in(self, place: int, net: int) -> None:
-        space, end, cable = self.spaces[place], _end(place, net), _cable(net)
+    def _add_switch(self) -> None:
+        """Make what the cables end in."""
+        run("netns", "add", self._switch)
+        for net in self.nets:
+            run("-n", self._switch, "link", "add", f"bridge{net}", "type", "bridge")
+            run("-n", self._switch, "link", "set", f"bridge{net}", "up")
+
+    def _lay_cable(self, place: int, net: int) -> str:
+        """Make a member's interface; return its name in the member's namespace."""
+        end, cable = _end(place, net), _cable(net)
         run(
             "-n", self._switch, "link", "add", end,
-            "type", "veth", "peer", "name", cable, "netns", space,
+            "type", "veth", "peer", "name", cable, "netns", self.spaces[place],
         )  # fmt: skip
         run("-n", self._switch, "link", "set", end, "master", f"bridge{net}", "up")
-        run("-n", space, "address", "add", f"{host(place, net)}/24", "dev", cable)
-        run("-n", space, "link", "set", cable, "up")
+        return cable
 
     def __exit__(
         self,
