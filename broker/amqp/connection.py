@@ -47,6 +47,7 @@ from broker.amqp.spec import Method, decode_method
 
 UNCONFIRMED_MAX = 2048
 """Channels closed by us with no close-ok from the client yet; each new one looks through all."""
+_SENDS_NO_MORE = (ReaderPhase.CLOSING, ReaderPhase.CLOSED)  # the farewell, if any, was the last
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
 
 
@@ -212,7 +213,7 @@ class ServerConnection(FrameReader):
 
     def send(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
         """Send one method, unless we have sent our close."""
-        if self.phase is not ReaderPhase.CLOSING and self.phase is not ReaderPhase.CLOSED:
+        if self.phase not in _SENDS_NO_MORE:
             codec.append_method(self.out, channel, method, args)
 
     def send_large(
@@ -226,7 +227,7 @@ class ServerConnection(FrameReader):
     def hold_output(self) -> None:
         """Hold back everything collected so far until `release_output`. After the end of the
         connection nothing is released: it is dropped, except what tells the client of the end."""
-        if self.phase is ReaderPhase.CLOSING or self.phase is ReaderPhase.CLOSED:
+        if self.phase in _SENDS_NO_MORE:
             self.ahead.clear()
             del self.out[: len(self.out) - self._farewell_bytes]
             return
@@ -258,7 +259,7 @@ class ServerConnection(FrameReader):
             self.close_ok()  # it is closing anyway
         if self.phase is ReaderPhase.HEADER:
             self.phase = ReaderPhase.CLOSED  # it is not known yet to speak AMQP
-        if self.phase in (ReaderPhase.CLOSED, ReaderPhase.CLOSING):
+        if self.phase in _SENDS_NO_MORE:
             return
         self._cut_contents()
         self._say_farewell("connection.close", (code, clip(text), class_id, method_id))

@@ -296,7 +296,6 @@ class CannedApi:
         assert self._runner is not None
         assert self._server is not None
         await self._runner.cleanup()
-        await asyncio.sleep(0.05)
         await turns()  # a connection may have been accepted as the listener closed
         await self._server.shutdown(0)
         for transport in self._server.transports:

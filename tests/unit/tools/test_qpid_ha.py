@@ -38,7 +38,7 @@ class Broker(FakeBroker):
         self.answers["status"] = answer()
 
     def ha(self, *words: str) -> Result:
-        return ha(*words, "-b", f"127.0.0.1:{self.port}", "-t", "5")
+        return ha("-b", f"127.0.0.1:{self.port}", "-t", "5", *words)
 
 
 def ha(*words: str) -> Result:
@@ -141,12 +141,15 @@ def test_replicas_are_defined_and_listed(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_replica_is_waited_for_by_its_name_and_virtual_host(broker: Broker, stop: bool) -> None:
+def test_a_replica_is_waited_for_by_its_name_and_virtual_host(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    monkeypatch.setattr("tools.commands.qpid_ha.PROMOTED_S", 0.0)
     broker.answers["replicate"] = b'{"ok": true}\n'
     there = [{**REPLICA, "vhost": "other"}, *([REPLICA] if stop else [])]
     broker.answers["replicas"] = json.dumps({"ok": True, "replicas": [*there]}).encode() + b"\n"
     words = ("orders", "--stop") if stop else ("orders", "far")
-    late = broker.ha("-t", "0.1", "replicate", *words).exception
+    late = broker.ha("-t", "0", "replicate", *words).exception
     assert isinstance(late, ToolError)
     assert "is not in force yet" in str(late)
 
