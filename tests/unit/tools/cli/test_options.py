@@ -31,7 +31,7 @@ from tools.cli.shared_options import Seconds, agreed
 from tools.commands.drain import drain
 from tools.commands.qpidd import qpidd as qpidd_command
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 CLUSTER = {"cluster-name": "shop", "cluster-size": "3", "data-dir": "/var/tmp/x"}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.exit_codes import Exit
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 FULL = Path("/dev/full")
 
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="a device that is full is Linux's")

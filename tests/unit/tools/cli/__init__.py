@@ -1,0 +1,1 @@
+"""What all commands share: options, signals, output and exit codes."""
