@@ -1,9 +1,6 @@
-"""An authentication and authorization server for `qpidd --auth-backends http,internal`.
+"""An authentication and authorization server for `qpidd --auth-backends http,internal`."""
 
-python auth_server.py PORT
-"""
-
-import sys
+import argparse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
 
@@ -38,4 +35,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    port = parser.parse_args().port
+    try:
+        ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    except (OSError, OverflowError) as error:
+        raise SystemExit(f"cannot listen on port {port}: {error}") from None

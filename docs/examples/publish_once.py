@@ -1,12 +1,11 @@
-"""Publish lines without duplicates, whatever brokers are lost on the way.
-
-python publish_once.py QUEUE URL [URL ...] < lines
+"""Publish the lines of standard input without duplicates, whatever brokers are lost on the way.
 
 The producer names itself and numbers its messages. When a broker is lost, unconfirmed messages are
 sent to the next one with the same numbers. A broker that already has a message confirms it, and
 does not store it again.
 """
 
+import argparse
 import itertools
 import sys
 import time
@@ -15,28 +14,30 @@ from collections.abc import Iterable, Iterator
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError
+from pika.exceptions import AMQPConnectionError, AMQPError
 
-ROUNDS = 60
-"""How often the list of brokers is tried, with a pause of a second after each round."""
+ROUNDS = 60  # so often the list of brokers is tried, with a pause of a second after each round
+REFUSALS = ("(403)", "(530)")  # of a password or virtual host: all brokers give the same answer
 
 
-def connected(urls: list[str], queue: str) -> Iterator[BlockingChannel]:
+def connected(urls: list[pika.URLParameters], queue: str) -> Iterator[BlockingChannel]:
     """Yield a channel at the next broker that lets us in, on each request."""
-    for attempt, url in zip(range(ROUNDS * len(urls)), itertools.cycle(urls), strict=False):
+    for attempt, url in enumerate(itertools.chain.from_iterable([urls] * ROUNDS), 1):
         try:
-            channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
+            channel = pika.BlockingConnection(url).channel()
             channel.queue_declare(queue, durable=True)
             channel.confirm_delivery()
-        except AMQPConnectionError:
-            if attempt % len(urls) == len(urls) - 1:
-                time.sleep(1)
+        except (AMQPConnectionError, OSError) as error:
+            print(f"{url.host}:{url.port}: {error!r}", file=sys.stderr)
+            if any(code in repr(error) for code in REFUSALS):
+                raise SystemExit("refused: no other broker is asked") from None
+            time.sleep(attempt % len(urls) == 0)
         else:
             yield channel
     raise SystemExit("no broker can be reached")
 
 
-def publish_once(urls: list[str], queue: str, lines: Iterable[bytes]) -> int:
+def publish_once(urls: list[pika.URLParameters], queue: str, lines: Iterable[bytes]) -> int:
     """Publish each line, wait for its confirm, and return how many there were."""
     producer = str(uuid.uuid4())  # another run, other numbers
     channels = connected(urls, queue)
@@ -56,4 +57,11 @@ def publish_once(urls: list[str], queue: str, lines: Iterable[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    print(publish_once(sys.argv[2:], sys.argv[1], sys.stdin.buffer), "lines, each once")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("queue")
+    parser.add_argument("url", nargs="+", type=pika.URLParameters)
+    arguments = parser.parse_args()
+    try:
+        print(publish_once(arguments.url, arguments.queue, sys.stdin.buffer), "lines, each once")
+    except AMQPError as error:
+        raise SystemExit(repr(error)) from None

@@ -56,4 +56,4 @@ async def main(name: str, address: str, *peers: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    sys.exit(asyncio.run(main(*sys.argv[1:])) if sys.argv[2:] else __doc__)

@@ -208,7 +208,7 @@ ARGUMENT = click.option(
     "--limit-policy",
     type=click.Choice([*OVERFLOW]),
     help="At a limit: reject the new message (the default), drop the oldest (ring), or nothing "
-    "(flow-to-disk), since long queues go to disk by themselves.",
+    "(flow-to-disk), since long queues go to disk by themselves. A stream drops the oldest.",
 )
 @click.option("--alternate-exchange", metavar="NAME", help="Exchange for dead messages.")
 @click.option(
@@ -263,7 +263,10 @@ def queue_arguments(given: Mapping[str, Any]) -> Object:
         found["x-max-length-bytes"] = given["max_queue_size"]
     if limit_policy not in (None, "none") and not found:
         raise click.UsageError("--limit-policy needs --max-queue-size or --max-queue-count")
-    overflow = OVERFLOW[limit_policy or "reject"]
+    further = pairs(given["arguments"])
+    # A stream drops its oldest messages at a limit, and takes no other policy.
+    by_default = "none" if further.get("x-queue-type") == "stream" else "reject"
+    overflow = OVERFLOW[limit_policy or by_default]
     if limit_policy == "flow-to-disk":
         found = {}
     elif found and overflow:
@@ -278,7 +281,6 @@ def queue_arguments(given: Mapping[str, Any]) -> Object:
         found["qpid.shared_msg_group"] = True
     if given["alternate_exchange"] is not None:
         found["x-dead-letter-exchange"] = given["alternate_exchange"]
-    further = pairs(given["arguments"])
     for name in further:
         # Brokers accept unknown arguments, for the sake of libraries, so a mistyped limit would
         # limit nothing.

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker.options.addresses import Address
 from tests.manual_pages import chapter
-from tools.demo.local_cluster import ROOT
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost
+from tools.demo.local_cluster import HOST, ROOT
 
 DONE = "the block is done"
 
@@ -24,6 +26,15 @@ def blocks_of(heading: str, page: Path | None = None) -> list[str]:
     """The indented blocks of one chapter of the operators' manual, or of another page."""
     blocks = re.findall(r"(?:^    .*\n|(?<=\n)\n(?=    ))+", chapter(heading, page), re.MULTILINE)
     return [re.sub(r"^    ", "", block, flags=re.MULTILINE).strip() for block in blocks]
+
+
+def serves(port: int) -> bool:
+    """Whether the broker at this port admits a client."""
+    try:
+        AmqpConnection(Address(HOST, port)).close()
+    except (ConnectionLost, BrokerRefused):
+        return False
+    return True
 
 
 class Shell:

@@ -5,12 +5,14 @@ Only addresses and directories are replaced, as others may use those of the page
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.system.pages.page_shell import blocks_of, shell_in
+from tests.manual_pages import FOLDER
+from tests.system.pages.page_shell import blocks_of, serves, shell_in
 from tests.system.support.clusters import wait_until
 from tools.demo.local_cluster import HOST, ROOT, command, free_ports
 from tools.demo.stream import Arrivals, write_input
@@ -60,3 +62,21 @@ def test_the_pages_rolling_restart(tmp_path: Path) -> None:
         assert arrivals.different == count
         assert arrivals.first_digest.hexdigest() == digest
         shell.run(draining)
+
+
+def test_the_commands_of_the_page_on_queues(tmp_path: Path) -> None:
+    """Each kind of queue can be declared, listed and read as the page says, one after the other."""
+    page = (FOLDER / "queues.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    \$ ((?:qpid-config|qpidctl|drain) .*)$", page, re.MULTILINE)
+    client, api = free_ports(2)
+    with shell_in(tmp_path, {}) as shell:
+        shell.run(
+            f"qpidd --port {client} --management-port {api} --data-dir {tmp_path}/a"
+            f" 2> {tmp_path}/a.log &\necho $! > {tmp_path}/a.pid"
+        )
+        wait_until(lambda: serves(client), 60, "the broker to serve")
+        for name, port in (("qpid-config", api), ("qpidctl", api), ("drain", client)):
+            shell.run(f'{name}() {{ command {name} --broker {HOST}:{port} "$@"; }}')
+        printed = "".join(map(shell.run, commands))
+    for queue in ("log", "prices", "orders", "carts", "rates"):
+        assert re.search(rf"^{queue}\t", printed, re.MULTILINE), f"{queue} in {printed}"

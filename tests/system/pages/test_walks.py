@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.addresses import Address
-from tests.system.pages.page_shell import Shell, blocks_of, shell_in
+from tests.system.pages.page_shell import Shell, blocks_of, serves, shell_in
 from tests.system.support.clusters import wait_until
-from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost
 from tools.demo.local_cluster import HOST, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -51,15 +49,6 @@ def ports_with_rings() -> list[int]:
                 api.bind((HOST, ring - 10_000))
             found.append(ring - 20_000)
     return sorted(port for port in found if port > 1_024)[:3]  # sorted like the names on the page
-
-
-def serves(port: int) -> bool:
-    """Whether the broker at this port admits a client."""
-    try:
-        AmqpConnection(Address(HOST, port)).close()
-    except (ConnectionLost, BrokerRefused):
-        return False
-    return True
 
 
 def walk(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -175,6 +176,27 @@ def test_three_processes_hold_the_same(processes: list[Process]) -> None:
     assert c.child.wait(30) == 0
     while count != 2:
         count, _ = a.write("tries", "again")
+
+
+@pytest.mark.parametrize(
+    ("example", "typed"),
+    [
+        ("replicated_dict.py", ["a"]),
+        ("publish_once.py", ["queue"]),
+        ("publish_once.py", ["queue", "localhost:5672"]),
+        ("read_stream.py", ["stream", "file", "localhost:5672"]),
+        ("auth_server.py", ["http"]),
+        ("auth_server.py", ["99999"]),
+    ],
+)
+def test_an_example_called_wrongly_says_how_it_is_called(example: str, typed: list[str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, EXAMPLE.with_name(example), *typed], cwd=ROOT, text=True,
+        stdin=subprocess.DEVNULL, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ended.returncode in (1, 2)
+    assert re.search("usage: |replicated_dict a 127|cannot listen on port", ended.stderr)
+    assert "Traceback" not in ended.stderr
 
 
 def test_the_first_steps_of_the_page_run_as_written(addresses: list[str]) -> None:

@@ -54,6 +54,13 @@ def test_qpid_stat_sorts_filters_and_limits(run: Run) -> None:
             ("PUT", "queues/%2F/q", {"durable": False, "auto_delete": False, "arguments": {}}),
         ),
         (
+            ("add", "queue", "log", "--durable", "--argument", "x-queue-type=stream",
+             "--max-queue-size", "9"),
+            ("PUT", "queues/%2F/log",
+             {"durable": True, "auto_delete": False,
+              "arguments": {"x-max-length-bytes": 9, "x-queue-type": "stream"}}),
+        ),
+        (
             ("-V", "v", "add", "exchange", "topic", "e", "--alternate-exchange", "lost",
              "--replicate", "all"),
             ("PUT", "exchanges/v/e",
