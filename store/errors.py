@@ -24,6 +24,11 @@ MEND = (
     "again: it fetches what it missed"
 )
 
+REMEDY = (
+    "bring back data.mdb and journal as they were together, or start with --truncate and have "
+    "another member give its state"
+)
+
 
 class StoreError(Exception):
     """Base of the errors caused by the environment."""
@@ -48,6 +53,10 @@ class NotWritable(StoreError):
 
 class StoreUnreadable(StoreError):
     """The files exist but are not a store that this release can read."""
+
+
+class StoreDamaged(StoreUnreadable):
+    """The file cannot even be opened: it is no LMDB file, or damaged at its beginning."""
 
 
 class StoreVersion(StoreUnreadable):

@@ -19,7 +19,9 @@ from store.errors import (
     BROKEN,
     NO_SPACE,
     OWNER,
+    REMEDY,
     StoreCorrupt,
+    StoreDamaged,
     StoreError,
     StoreMissing,
     StoreUnreadable,
@@ -201,12 +203,6 @@ def journal_of(path: Path) -> bytes:
         raise explain(error, path / journal.JOURNAL_NAME) from error
 
 
-REMEDY = (
-    "bring back data.mdb and journal as they were together, or start with --truncate and have "
-    "another member give its state"
-)
-
-
 def left_in_journal(waiting: bytes, value: bytes, meta: Meta) -> tuple[list[journal.Record], str]:
     """Return the journal's records beyond this meta record of LMDB, and any fault in it."""
     if not schema.is_journaled(value):
@@ -234,4 +230,4 @@ def _translate(error: lmdb.Error | OSError, path: Path) -> Exception:
             f"{text}: the store is mapped into memory, and this process may not map so much; raise "
             "the limit of its address space (ulimit -v; with systemd LimitAS)"
         )
-    return StoreUnreadable(f"{path}: {text}")
+    return StoreDamaged(f"{path}: {text.removeprefix(f'{path}: ')}")

@@ -31,6 +31,7 @@ from store.api import (
     check_switch,
 )
 from store.errors import (
+    REMEDY,
     NoSpace,
     StoreCorrupt,
     StoreError,
@@ -112,7 +113,8 @@ class LmdbStore:
         try:
             if create is not None and not (path / DATA_NAME).exists():
                 if journal_of(path):
-                    raise StoreCorrupt(self._where, 1, f"{DATA_NAME} is gone, its journal is there")
+                    what = f"{DATA_NAME} is gone, its journal is there: {REMEDY}"
+                    raise StoreCorrupt(self._where, 1, what)
                 create_data(path, create)
             self._env = open_environment(path, map_bytes, sync)
             self._map_bytes = int(self._env.info()["map_size"])  # the file may be larger already

@@ -46,12 +46,14 @@ from store.errors import (
     BROKEN,
     NO_SPACE,
     OWNER,
+    REMEDY,
     DiskBroken,
     DiskFailed,
     FullMidway,
     NoSpace,
     NotWritable,
     StoreBusy,
+    StoreDamaged,
     StoreError,
     broken,
     failed,
@@ -362,6 +364,8 @@ def _refused(error: StoreError) -> _Refused:
             return _Refused(Exit.IO_ERROR, str(error))
         case NoSpace() | FullMidway():
             return _Refused(Exit.FULL, str(error))
+        case StoreDamaged():
+            return _Refused(Exit.DATA, f"{error}; {REMEDY}")
         case _:
             return _Refused(Exit.DATA, str(error))
 

@@ -146,4 +146,8 @@ def test_a_damaged_store(tmp_path: Path) -> None:
         store.write_bytes(b"this is no store" * 4096)
         ours[0].start()
         assert ours[0].wait() == Exit.DATA
-        assert "Traceback" not in ours[0].log_path.read_text()
+        log = ours[0].log_path.read_text()
+        assert "Traceback" not in log
+        *_, last = log.splitlines()
+        assert last.count(str(store.parent)) == 1
+        assert "start with --truncate" in last

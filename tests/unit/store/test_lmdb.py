@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -257,9 +258,10 @@ class TestRefusal:
 
     def test_a_file_that_is_not_lmdb(self, tmp_path: Path) -> None:
         (tmp_path / "data.mdb").write_bytes(b"not at all" * 2000)
-        with pytest.raises(StoreUnreadable):
+        said = rf"^{re.escape(str(tmp_path))}: MDB_INVALID: "
+        with pytest.raises(StoreUnreadable, match=said):
             LmdbStore(tmp_path, FRESH)
-        with pytest.raises(StoreUnreadable):
+        with pytest.raises(StoreUnreadable, match=said):
             inspect(tmp_path)
 
     def test_a_file_where_the_directory_should_be(self, tmp_path: Path) -> None:
