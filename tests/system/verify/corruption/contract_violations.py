@@ -51,7 +51,7 @@ def ack_publishes(maker: MoveMaker) -> tuple[str, int]:
     at, settled = first_move(maker, lambda row: is_a(row, Op.SETTLED))
     made = put(published, index=settled[1], seq=published[3] + 1)
     rewrite_at(maker, at, lambda rows: [*rows, made])
-    return "publish invented", at
+    return "wrong cause", at
 
 
 def transaction_of_a_publish(maker: MoveMaker) -> tuple[str, int]:
@@ -70,7 +70,7 @@ def number_is_skipped(maker: MoveMaker) -> tuple[str, int]:
         return [put(r, of=r[4] + 1) if is_a(r, Op.ENQUEUED) and r[4] >= later else r for r in rows]
 
     maker.rewrite(change)
-    return "number", at
+    return "impossible", at
 
 
 def enqueued_of_another_publish(maker: MoveMaker) -> tuple[str, int]:
@@ -97,7 +97,7 @@ def two_at_one_place(maker: MoveMaker) -> tuple[str, int]:
 
 def a_place_is_skipped(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, seq=row[3] + 20) if is_entered(row) else None, 3)
-    return "place", at
+    return "impossible", at
 
 
 def delivered_but_never_enqueued(maker: MoveMaker) -> tuple[str, int]:
