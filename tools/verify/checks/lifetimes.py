@@ -29,7 +29,7 @@ from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.batch_summaries import breaches
 from tools.verify.input.log_sequence import falls, foreign_batch, foreign_confirm, not_applied
-from tools.verify.input.rows import SEGMENT, EpochSums, Joint, Row, SegmentEnds, ends_of
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, ends_of
 
 
 @dataclass(slots=True)
@@ -59,23 +59,26 @@ def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], li
     inactive: list[str] = []
     for key, segments in segments_of(rows).items():
         whole = Incarnation(*key, stopped=key in stops)
-        carry = CarriedState()
+        number, before = -1, SegmentEnds(active=False)
         for row in segments:
             ends = ends_of(row)
-            follows = row.segment == carry.segment + 1
+            follows = row.segment == number + 1
             if follows:
-                for promise, position, until, what in carry.check(ends):
+                for promise, position, until, what in _false_assumptions(before, ends):
                     findings.append(Finding(promise, *key, position, what, until))
-                if carry.active is False:
+                if before.active is False:
                     inactive.append(row.file)
             for epoch, sums in ends.epochs.items():
                 whole.epochs.setdefault(epoch, EpochSums()).add(sums)
             whole.durable = max(whole.durable, ends.durable)
             for name in _COUNTS:
                 setattr(whole, name, getattr(whole, name) + getattr(ends, name))
-            carry = carry.after_segment(row, ends, follows)
-        if whole.stopped and 0 <= carry.reached != stops[key].reached:
-            what = f"stops there, but applied up to position {carry.reached}"
+            ends.whole &= follows
+            _carry_over(before, ends)
+            number, before = row.segment, ends
+        reached = _reached(before)
+        if whole.stopped and 0 <= reached != stops[key].reached:
+            what = f"stops there, but applied up to position {reached}"
             findings.append(Finding("G14", *key, stops[key].reached, what))
         joined.append(whole)
     return joined, findings, inactive
@@ -98,54 +101,44 @@ def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
     return found
 
 
-@dataclass(slots=True)
-class CarriedState:
-    """State carried over from the end of a segment to the next; None and -1: unknown."""
+def _carry_over(before: SegmentEnds, ends: SegmentEnds) -> None:
+    """Complete the state at the end of a segment with that in which it began, where it is known."""
+    if not ends.whole:
+        return
+    ends.whole = before.whole
+    ends.last_batch = ends.last_batch or before.last_batch
+    ends.on_disk = before.on_disk if ends.on_disk < 0 else ends.on_disk
+    ends.primary = ends.primary or before.primary
+    if ends.active is None:
+        ends.active, ends.deciding = before.active, before.deciding
 
-    segment: int = -1
-    last_batch: Joint | None = None
-    on_disk: int = -1
-    primary: tuple[int, int] | None = None
-    active: bool | None = False
-    deciding: int | None = None
-    whole: bool = True  # nothing before is missing
 
-    @property
-    def reached(self) -> int:
-        return -1 if self.last_batch is None else self.last_batch.last
+def _reached(ends: SegmentEnds) -> int:
+    return -1 if ends.last_batch is None else ends.last_batch.last
 
-    def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
-        """Yield wrong assumptions at the beginning of the next segment."""
-        if ends.first_batch is not None and self.last_batch is not None:
-            yield from breaches(self.last_batch, ends.first_batch)
-        for promise, does, position in ends.claims:
-            if 0 <= self.reached < position:
-                yield promise, position, -1, not_applied(does, self.reached)
-        if 0 < ends.entry_durable < self.on_disk:
-            yield "G9", ends.entry_durable, -1, falls(self.on_disk)
-        for epoch, ring, position in ends.entry_primary:
-            if self.deciding is not None and epoch <= self.deciding:
-                continue
-            if self.primary is None and not self.whole:
-                continue
-            if self.primary is None or (epoch, ring) != tuple(self.primary):
-                yield "G7", position, -1, foreign_batch((epoch, ring), self.primary)
-        for epoch, position in ends.entry_confirms:
-            if what := foreign_confirm(epoch, self.active, self.deciding, self.primary):
-                yield "G7", position, -1, what
 
-    def after_segment(self, row: Row, ends: SegmentEnds, follows: bool) -> CarriedState:
-        """Return the state at the end of a segment that began with this one."""
-        before = self if follows and ends.whole else CarriedState(active=None, whole=False)
-        return CarriedState(
-            row.segment,
-            ends.last_batch or before.last_batch,
-            before.on_disk if ends.on_disk < 0 else ends.on_disk,
-            ends.primary or before.primary,
-            before.active if ends.active is None else ends.active,
-            before.deciding if ends.active is None else ends.deciding,
-            before.whole,
-        )
+def _false_assumptions(
+    before: SegmentEnds, ends: SegmentEnds
+) -> Iterator[tuple[str, int, int, str]]:
+    """Yield what was wrongly assumed at the beginning of a segment, after the one before it."""
+    if ends.first_batch is not None and before.last_batch is not None:
+        yield from breaches(before.last_batch, ends.first_batch)
+    reached = _reached(before)
+    for promise, does, position in ends.claims:
+        if 0 <= reached < position:
+            yield promise, position, -1, not_applied(does, reached)
+    if 0 < ends.entry_durable < before.on_disk:
+        yield "G9", ends.entry_durable, -1, falls(before.on_disk)
+    for epoch, ring, position in ends.entry_primary:
+        if before.deciding is not None and epoch <= before.deciding:
+            continue
+        if before.primary is None and not before.whole:
+            continue
+        if (epoch, ring) != before.primary:
+            yield "G7", position, -1, foreign_batch((epoch, ring), before.primary)
+    for epoch, position in ends.entry_confirms:
+        if what := foreign_confirm(epoch, before.active, before.deciding, before.primary):
+            yield "G7", position, -1, what
 
 
 def check_starts(rows: list[Row]) -> Iterator[Finding | str]:
