@@ -66,5 +66,3 @@ def unexamined(incarnations: Iterable[Incarnation], contract: ContractResult) ->
             f"{n['within']} moves of messages were read, and {n['examined']} were judged "
             "beside one another"
         )
-    if n["moves"] and contract.segments and not contract.stretches:
-        yield "there are moves, and no history of them"

@@ -97,12 +97,12 @@ def test_any_pace_gives_the_same_rows_and_no_finding(tmp_path: Path, seed: int) 
     while writers.step(random.randint(0, 4), *random.sample(list(maker.logs), 3)):
         if random.random() < 0.6:
             reader.poll()
-        assert reader.progress.verified() >= verified
-        verified = reader.progress.verified()
+        assert reader.progress.verified >= verified
+        verified = reader.progress.verified
     reader.to_the_end()
     assert reader.found == []
     assert records(reader.rows) == records(rows_in(sorted(tmp_path.rglob("*.qml"))))
-    assert reader.progress.verified() == maker.history.position
+    assert reader.progress.verified == maker.history.position
     last = reader.progress.progress()
     assert (last.unverified, last.absent) == (0, [])
     assert {lag.member for lag in last.lags if lag.live} == {"a", "b", "c"}
@@ -204,7 +204,7 @@ def test_closed_segments_may_be_compressed_meanwhile(tmp_path: Path) -> None:
                     segments[number].unlink()
     reader.to_the_end()
     assert reader.found == []
-    assert reader.progress.verified() == maker.history.position
+    assert reader.progress.verified == maker.history.position
 
 
 def test_retention_may_delete_segments_that_were_read(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_retention_may_delete_segments_that_were_read(tmp_path: Path) -> None:
     reader.to_the_end()
     assert deleted > 6
     assert reader.found == []
-    assert reader.progress.verified() == maker.history.position
+    assert reader.progress.verified == maker.history.position
 
 
 def test_a_new_incarnation_of_a_member_is_followed(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_new_incarnation_of_a_member_is_followed(tmp_path: Path) -> None:
     reader.to_the_end()
     assert reader.found == []
     assert [key for key in seen if key[1]] == [(1, True), (2, True)]
-    assert reader.progress.verified() == maker.history.position
+    assert reader.progress.verified == maker.history.position
 
 
 def test_unread_bytes_are_counted(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_segments_dropped_by_their_member_are_no_gap(tmp_path: Path, noted: bool
         assert reader.found == []
         assert [what[:1] for what in unknown] == ["a", "b"]
         assert all("dropped by its member" in what for what in unknown)
-        assert reader.progress.verified() == maker.history.position
+        assert reader.progress.verified == maker.history.position
     else:
         assert ("LOG", "a") in [(f.property, f.member) for f in reader.found]
         assert unknown == []
@@ -392,7 +392,7 @@ def test_following_continues_from_a_saved_checkpoint(tmp_path: Path, kept: int) 
     reader = Reader(tmp_path, saved=settled)
     reader.to_the_end()
     assert reader.found == []
-    assert reader.progress.verified() == maker.history.position
+    assert reader.progress.verified == maker.history.position
     assert not {row.file for row in reader.rows} & {str(path) for path in paths}
 
 
@@ -405,7 +405,7 @@ def test_a_record_may_be_longer_than_one_read(
     reader = Reader(tmp_path)
     reader.to_the_end()
     assert reader.found == []
-    assert reader.progress.verified() == maker.history.position
+    assert reader.progress.verified == maker.history.position
 
 
 def test_an_end_is_checked_against_a_segment_read_in_parts(
@@ -455,7 +455,7 @@ def test_memory_grows_with_views_and_not_with_traffic(tmp_path: Path) -> None:
             reader.poll()
         reader.to_the_end()
         assert reader.found == []
-        assert reader.progress.verified() == maker.history.position
+        assert reader.progress.verified == maker.history.position
         held.append(reader.held())
     assert held[1] < held[0] + 100  # longer numbers, and nothing else
 
@@ -505,7 +505,7 @@ def follow_views(
         reader.poll()
     writers.step(1 << 20)
     reader.to_the_end()
-    assert reader.progress.verified() == maker.history.position
+    assert reader.progress.verified == maker.history.position
     return reader
 
 

@@ -156,7 +156,11 @@ def _described_at(rows: list[dict[str, Any]], differences: Differences) -> list[
         batches = [row for row in here if row.kind == RecordKind.BATCH]
         if name == _ALONE:
             regular = [row.chain for row in batches if row.flag]
-            findings += [_outside_primary(row) for row in batches if row.chain not in regular]
+            said = "applied outside of the primary, and by no member in it"
+            findings += [
+                Finding("G7", *incarnation_in(row), row.position or 0, f"{_commands(row)} {said}")
+                for row in batches if row.chain not in regular
+            ]  # fmt: skip
         elif name == "chain" and differences.get("outcomes", ((), 0))[0] == place:
             continue  # the outcome explains it
         else:
@@ -175,11 +179,6 @@ def check_names(scan: Kept) -> list[Finding]:
             what = f"calls queue number {number} {name}, which is {usual} in other logs"
             findings.append(Finding("G14", *key, -1, what))
     return findings[:_NAMES_MAX]
-
-
-def _outside_primary(row: Row) -> Finding:
-    what = f"{_commands(row)} applied outside of the primary, and by no member in it"
-    return Finding("G7", *incarnation_in(row), row.position or 0, what)
 
 
 def _minority(rows: list[Row], name: str, count: int) -> Iterator[Finding]:

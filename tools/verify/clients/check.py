@@ -11,7 +11,8 @@ A client's actions before the members' logs begin, or after they end, are not lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tools.verify.clients import judgement
 from tools.verify.clients.accounts import END_STATES, PublishOutcomes
@@ -76,16 +77,14 @@ class ClientCounts(NamedTuple):
     acked: int = 0
 
 
-class Run(Protocol):
-    """Runs the steps of an exchange over the evidence, and returns the results of the last one."""
-
-    def __call__(self, exchange: Exchange, *, everywhere: bool) -> Tables:
-        """`everywhere`: over the logs of all members, not over the canonical history."""
+Run: TypeAlias = Callable[[Exchange, bool], Tables]
+"""Runs the steps of an exchange over the evidence, True: over the logs of all members, not over the
+canonical history; and returns the results of the last step."""
 
 
 def check_clients(run: Run, names: pa.Table, extent: HistoryExtent, bins: int) -> ClientReport:
     """Check clients' histories; `names` has number and name of each queue."""
-    found = run(exchange_of_clients(names, extent, bins), everywhere=False)
+    found = run(exchange_of_clients(names, extent, bins), False)
     counts = _counts(found["counts"].to_pylist())
     notes: list[str] = []
     if not counts.operations:
@@ -112,8 +111,7 @@ def _received(
     older: pa.Table,
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
     """C6: look up in the logs of all members the receptions that differ from the deliveries."""
-    exchange = exchange_of_deliveries(names, suspects, bins)
-    anywhere = run(exchange, everywhere=True)["wanted_deliveries"]
+    anywhere = run(exchange_of_deliveries(names, suspects, bins), True)["wanted_deliveries"]
     given = {"suspects": suspects, "anywhere": anywhere, "unknown": older}
     accused = answer(RECEIVED_ANYWHERE, given, ["accused"])["accused"].to_pylist()
     findings = [_finding(row) for row in accused if not row["older"]]

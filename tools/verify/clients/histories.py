@@ -155,7 +155,7 @@ def check_histories(
     of_members = [EvidenceFile(file, False, some, told.unsure) for file, some in ranges.items()]
     whole = [EvidenceFile(file, False) for file in ranges]
 
-    def run(exchange: Exchange, *, everywhere: bool) -> Tables:
+    def run(exchange: Exchange, everywhere: bool) -> Tables:
         return exchange.run(spark, whole if everywhere else of_clients + of_members, read_evidence)
 
     extent = told.extent._replace(routes=len({vhost for _, vhost, _ in named}) == 1)

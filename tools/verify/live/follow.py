@@ -66,7 +66,7 @@ class Follower:
         self._last: FollowResult | None = None
         self._cluster = ClusterProgress()
         self._cluster.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
-        self._forgotten = self._cluster.verified()  # positions up to here are no longer held
+        self._forgotten = self._cluster.verified  # positions up to here are no longer held
         self._quiet = 0  # looks without anything new
 
     def look(self) -> Iterator[FollowResult]:

@@ -73,7 +73,7 @@ class ClusterProgress:
         self._reported: set[tuple[str, ...]] = set()
         self._differing: set[tuple[str, ...]] = set()  # in the last look
         self._waiting: set[tuple[str, ...]] = set()
-        self._verified = -1
+        self.verified = -1  # all live members have reached this position
         self.begin_inactive: list[str] = []  # files at whose beginning the member was in no primary
         self.cutoffs: dict[int, int] = {}  # by epoch, after which a later one superseded it
         self.first_epoch = 0  # of the rows held
@@ -99,14 +99,10 @@ class ClusterProgress:
             self._rows.append(row)
         views_and_segments.check_input([*self._segments.values(), *self._rows])
         self._ends = _ends_of(self._segments)
-        self._verified = max(self._verified, self._watermark())
+        self.verified = max(self.verified, self._watermark())
         self._horizon = bygone.horizon_of(self._rows, self._horizon)
         if self._horizon is not None:
-            self._release(self._horizon, self._verified - KEPT)
-
-    def verified(self) -> int:
-        """Return the position that all live members have reached."""
-        return self._verified
+            self._release(self._horizon, self.verified - KEPT)
 
     def begin(self) -> int:
         """Return the first position at which no incarnation's log is missing."""
@@ -163,7 +159,7 @@ class ClusterProgress:
         ]
         missing = sorted(present - ends.keys())
         absent = [f"{name} (incarnation {number})" for name, number in missing]
-        return LogProgress(newest, self._verified, lags, absent, list(self._unknown()))
+        return LogProgress(newest, self.verified, lags, absent, list(self._unknown()))
 
     def _unknown(self) -> Iterator[str]:
         by_incarnation = views_and_segments.segments_of(self._segments.values())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from tools.verify.findings import ERASE
 
 if TYPE_CHECKING:
+    from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
 EVERY_SECONDS = 0.5
@@ -29,12 +30,12 @@ def progress(spark: SparkSession | None, wanted: bool, out: TextIO | None = None
     if spark is None or not wanted or not to.isatty():
         yield
         return
-    over, stages = Event(), Stages(spark)
+    over, tracker, seen = Event(), spark.sparkContext.statusTracker(), set[int]()
 
     def renew() -> None:
         began = time.monotonic()
         while not over.wait(EVERY_SECONDS):
-            to.write(ERASE + bar(*stages(), time.monotonic() - began))
+            to.write(ERASE + bar(*stages(tracker, seen), time.monotonic() - began))
             to.flush()
 
     thread = Thread(target=renew, daemon=True)
@@ -48,20 +49,13 @@ def progress(spark: SparkSession | None, wanted: bool, out: TextIO | None = None
         to.flush()
 
 
-class Stages:
-    """Queries Spark's progress; called by the thread that draws."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._tracker = spark.sparkContext.statusTracker()
-        self._seen: set[int] = set()
-
-    def __call__(self) -> tuple[int, int, int]:
-        """Return the number of the step, and how many of its tasks are done, of how many."""
-        active = self._tracker.getActiveStageIds()
-        self._seen.update(active)
-        infos = [info for one in active if (info := self._tracker.getStageInfo(one)) is not None]
-        done = sum(info.numCompletedTasks for info in infos)
-        return len(self._seen), done, sum(info.numTasks for info in infos)
+def stages(tracker: StatusTracker, seen: set[int]) -> tuple[int, int, int]:
+    """Return the number of Spark's step, and how many of its tasks are done, of how many."""
+    active = tracker.getActiveStageIds()
+    seen.update(active)
+    infos = [info for one in active if (info := tracker.getStageInfo(one)) is not None]
+    done = sum(info.numCompletedTasks for info in infos)
+    return len(seen), done, sum(info.numTasks for info in infos)
 
 
 def bar(step: int, done: int, tasks: int, seconds: float) -> str:

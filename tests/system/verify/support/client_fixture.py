@@ -69,7 +69,7 @@ def check_all(
     """Run the check, without Spark."""
     import pyarrow as pa
 
-    def run(exchange: Exchange, *, everywhere: bool) -> Tables:
+    def run(exchange: Exchange, everywhere: bool) -> Tables:
         confirms = pa.table({"position": pa.array(servers.confirms, pa.int64())})
         given = [tables_of_moves(servers.table(None if everywhere else 1)), {"confirms": confirms}]
         if not everywhere:

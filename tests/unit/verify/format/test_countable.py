@@ -40,7 +40,7 @@ def small(kind: type[Record]) -> Record:
     fields: dict[str, object] = {
         name: bytes(16) if name in HASHES else SMALL[get_origin(hint) or hint]
         for name, hint in get_type_hints(kind).items()
-        if name != "role"
+        if name not in ("role", "what")
     }
     if kind is Batch:
         fields |= {"commands": 1, "kinds": b"\1", "outcomes": bytes(2)}

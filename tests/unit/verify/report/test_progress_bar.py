@@ -50,7 +50,7 @@ def test_the_progress_of_a_step_is_shown() -> None:
 
 def test_progress_comes_from_spark() -> None:
     spark = cast("SparkSession", Spark())
-    assert progress_bar.Stages(spark)() == (2, 3, 12)
+    assert progress_bar.stages(spark.sparkContext.statusTracker(), set()) == (2, 3, 12)
 
 
 def test_it_is_erased_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
