@@ -14,7 +14,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
@@ -138,7 +138,9 @@ class Mover:
             why = str(failed)
             if self._ends and self._upstream is not None:
                 self._note(self._upstream.left(why))
-            if source is not None and why.startswith("destination:"):
+            if source and destination and why.startswith("destination:"):
+                with suppress(Failed):  # confirms that came together with the error
+                    self._settle(source, destination)
                 source.close()  # including the acknowledgements of confirmed messages
         finally:
             for one in (source, destination):
@@ -174,7 +176,7 @@ class Mover:
         with self._of("source"):
             queue, waiting = self._source_queue(source)
             if shovel.delete_after == QUEUE_LENGTH and self._left is None:
-                self._left = waiting = self._length(source, queue)
+                self._left = waiting = self._length(source, destination, queue)
             elif shovel.delete_after != NEVER and self._left is None:
                 self._left = shovel.delete_after
             if self._left == 0:
@@ -247,7 +249,7 @@ class Mover:
         source.call("queue.bind", bound, "queue.bind-ok")
         return queue, 0
 
-    def _length(self, source: AmqpConnection, queue: str) -> int:
+    def _length(self, source: AmqpConnection, destination: AmqpConnection, queue: str) -> int:
         """The number of waiting messages, once no other consumer may hold some: a source elsewhere
         may not have noticed yet that a former attempt is gone, which takes two heartbeats."""
         asked: tuple[Value, ...] = (queue, True, False, False, False, False, {})
@@ -258,6 +260,8 @@ class Mover:
             if is_sure or time.monotonic() >= deadline or source.pump(REPORT_S, self._control):
                 assert isinstance(waiting, int)
                 return waiting
+            with self._of("destination"):
+                destination.pump(0)  # in that time it closes a connection that says nothing
 
     # -- moving ----------------------------------------------------------------------------------
 

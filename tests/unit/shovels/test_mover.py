@@ -260,8 +260,10 @@ def test_the_length_of_a_queue_is_taken_when_a_lost_attempt_holds_none_of_it(
 ) -> None:  # fmt: skip
     """The member that ran the shovel vanished with its machine. The broker there still gave the
     messages to its broken connection; the next attempt found none, and the shovel deleted itself.
-    A consumer of somebody else's stays: it is not waited for any longer."""
+    A consumer of somebody else's stays: it is not waited for any longer. Meanwhile the destination
+    is kept alive: a remote one closed the connection in that time, so each attempt failed."""
     now = [0]
+    kept_alive: list[int] = []
     monkeypatch.setattr(mover, "time", SimpleNamespace(monotonic=lambda: float(now[0])))
     given = cast("Task", SimpleNamespace(
         shovel=None, here=None, doubtful={}, source_descriptor=3 if local else None
@@ -276,9 +278,12 @@ def test_the_length_of_a_queue_is_taken_when_a_lost_attempt_holds_none_of_it(
         login=SimpleNamespace(heartbeat_seconds=10), pump=pump,
         call=lambda *_: ("a", now[0], consumers[now[0]]),
     )  # fmt: skip
+    destination = SimpleNamespace(pump=lambda wait_s: kept_alive.append(now[0] + wait_s))
+    ends = cast("AmqpConnection", source), cast("AmqpConnection", destination)
     one = Mover(given, lambda _: None, 7)
-    assert one._length(cast("AmqpConnection", source), "a") == length
+    assert one._length(*ends, "a") == length
     assert now == [waited_s]
+    assert kept_alive == [*range(1, waited_s + 1)]
 
 
 def test_a_message_confirmed_out_of_order_does_not_settle_those_before_it() -> None:
@@ -291,6 +296,22 @@ def test_a_message_confirmed_out_of_order_does_not_settle_those_before_it() -> N
 
     run = Run([1, 2], on_publish)
     assert run.left == [1]
+
+
+def test_what_is_confirmed_just_before_the_destination_closes_is_not_sent_again() -> None:
+    """A broker that stops in order confirms, and closes, in one packet: the error came first, and
+    the next attempt sent the message a second time."""
+
+    def on_publish(broker: Broker, sent: Sent) -> None:
+        if sent[0] == 3:
+            out = bytearray()
+            codec.append_method(out, 1, "basic.ack", (1, False))
+            codec.append_method(out, 0, "connection.close", (320, "it stops", 0, 0))
+            broker.mine.sendall(out)
+
+    run = Run([1, 2, 3], on_publish)
+    assert run.left == [2, 3]
+    assert run.ended["why"] == "destination: this cluster: it stops"
 
 
 @pytest.mark.parametrize("delete_after", [None, 2])
