@@ -22,7 +22,7 @@ from store.api import Marker, Meta
 from store.backups import backup_paths, list_backups, next_backup
 from store.errors import StoreMissing, StoreUnreadable
 from store.files.directory_lock import DirectoryLock
-from store.files.durable_files import explain, sync_directory, sync_file
+from store.files.durable_files import explain, sync_directory
 from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
 
@@ -39,7 +39,7 @@ def recover(data_dir: Path) -> bool:
         for path in begun:
             if not path.name.startswith(JOINING_PREFIX):
                 # A restore that did not get as far as changing anything.
-                (path / VERIFIED_NAME).unlink()
+                _end(path)
         return False
     if not begun:
         return False
@@ -67,29 +67,31 @@ def incoming(data_dir: Path, attempt: str, meta: Meta) -> LmdbStore:
 
 
 def discard_incoming(data_dir: Path) -> None:
-    """Remove the states received by an earlier process. The donor still has the original."""
+    """Remove the states received by an earlier process. The donor still has the original.
+
+    After a power loss they may be back, and are removed again: until a later switch is durable in
+    the same directory, DIR/store is there, and `recover` takes none of them.
+    """
     for joining in _incoming(data_dir):
         shutil.rmtree(joining)
-        sync_directory(data_dir)
 
 
 def install(data_dir: Path, joining: Path) -> Path | None:
     """Replace DIR/store by a received store; return the path of the old one.
 
-    The caller has verified it, given it a marker other than EMPTY, and closed both.
+    The caller has verified it, given it a marker other than EMPTY, and closed both. All of it is
+    durable: a store syncs each commit.
     """
     meta = inspect(joining)
     if meta.marker is Marker.EMPTY:
         raise StoreUnreadable(f"{joining} is not complete: its marker still says empty")
-    sync_file(joining / DATA_NAME)
     return put_in_force(data_dir, joining)
 
 
 def put_in_force(data_dir: Path, new: Path) -> Path | None:
     """Replace DIR/store by the complete store `new` of the same directory; return the old path."""
     for other in _begun(data_dir):  # and cut short: `recover` must not take it for this one
-        (other / VERIFIED_NAME).unlink()
-        sync_directory(other)
+        _end(other)
     (new / VERIFIED_NAME).touch()
     sync_directory(new)
     aside = set_aside(data_dir) if (data_dir / STORE_NAME).exists() else None
@@ -99,12 +101,9 @@ def put_in_force(data_dir: Path, new: Path) -> Path | None:
 
 def set_aside(data_dir: Path) -> Path:
     """Rename DIR/store to _cluster.bak.NNNN, with the next free number."""
-    mark = data_dir / STORE_NAME / VERIFIED_NAME
-    if mark.exists():
-        # Left by the switch that put this store in place and was cut short at its end. In a backup
-        # the file would mean that the backup is being put in place.
-        mark.unlink()
-        sync_directory(mark.parent)
+    # The switch that put this store in place may have been cut short, or the end of its mark not be
+    # durable yet. In a backup the mark would mean that the backup is being put in place.
+    _end(data_dir / STORE_NAME)
     aside = next_backup(data_dir)
     _rename(data_dir / STORE_NAME, aside)
     return aside
@@ -164,6 +163,12 @@ def find_store(path: Path) -> Path:
         if (candidate / DATA_NAME).is_file():
             return candidate
     raise StoreMissing(f"there is no store in {path}")
+
+
+def _end(path: Path) -> None:
+    """No switch to this store is under way, whatever a power loss brings back."""
+    (path / VERIFIED_NAME).unlink(missing_ok=True)
+    sync_directory(path)
 
 
 def _put_in_place(joining: Path, current: Path) -> None:

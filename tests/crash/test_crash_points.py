@@ -112,7 +112,7 @@ def _wrong(
     return wrong
 
 
-LONG = ("join", "killed", "ejection")
+LONG = ("join", "killed", "ejection", "switches")
 
 
 def the_long_ones_slow(*rows: tuple[str, ...]) -> list[object]:

@@ -118,6 +118,37 @@ def _kill(store: LmdbStore) -> None:
     store._lock.release()
 
 
+def switches(directory: Path, note: Note) -> None:
+    """Stores put in force and set aside beside what switches left that were cut short."""
+    _made(directory / swap.STORE_NAME, 1)
+    note("position 1")
+    _begun(_made(directory / f"{swap.JOINING_PREFIX}1", 0))
+    swap.put_in_force(directory, _made(directory / f"{swap.JOINING_PREFIX}2", 2))
+    note("position 2")
+    _begun(directory / "_cluster.bak.0001")
+    swap.recover(directory)
+    swap.put_in_force(directory, _made(directory / "_cluster.bak.0002", 3))
+    note("position 3")
+    note("leaves 3")
+    swap.set_aside(directory)
+    note("left 3")
+
+
+def _made(path: Path, position: int) -> Path:
+    """A plain store."""
+    store = LmdbStore(path, FRESH, map_bytes=MAP_BYTES, journal_bytes=JOURNAL_BYTES)
+    for _ in range(position):
+        commit_to(store, lambda _: None, 1)
+    store.close()
+    return path
+
+
+def _begun(path: Path) -> None:
+    """The switch to this store was begun, and killed."""
+    (path / swap.VERIFIED_NAME).touch()
+    durable_files.sync_directory(path)
+
+
 class Member:
     """A replica with a store: what its member would apply, without a ring."""
 
@@ -306,6 +337,7 @@ def arbitrator(directory: Path, note: Note) -> None:
 WORKLOADS: dict[str, Callable[[Path, Note], None]] = {
     "store": plain_store,
     "killed": killed_store,
+    "switches": switches,
     "join": lambda directory, note: asyncio.run(_join(directory, note)),
     "shutdown": lambda directory, note: asyncio.run(_shutdown(directory, note)),
     "stop": lambda directory, note: asyncio.run(_stop(directory, note)),
@@ -330,9 +362,23 @@ def _names_not_synced() -> None:
         vars(module)["sync_directory"] = _no_sync
 
 
+def _mark_not_ended_by(function: Callable[..., object]) -> Callable[[], None]:
+    def planted() -> None:
+        def end(path: Path) -> None:
+            if sys._getframe(1).f_code is function.__code__:
+                (path / swap.VERIFIED_NAME).unlink(missing_ok=True)
+            else:
+                ends(path)
+
+        ends = swap._end
+        vars(swap)["_end"] = end
+
+    return planted
+
+
 def _copy_not_synced() -> None:
     vars(swap)["LmdbStore"] = partial(LmdbStore, sync=False)
-    for module in (durable_files, lmdb_environment, swap):
+    for module in (durable_files, lmdb_environment):
         vars(module)["sync_file"] = _no_sync
 
 
@@ -389,6 +435,15 @@ MISTAKES: dict[str, tuple[str, Callable[[], None]]] = {
         _journal_restarted_before_lmdb_is_durable,
     ),
     "directory_not_synced": ("join", _names_not_synced),
+    "other_switch_not_ended_before_one_begins": (
+        "switches",
+        _mark_not_ended_by(swap.put_in_force),
+    ),
+    "end_of_a_switch_not_synced_at_the_start": ("switches", _mark_not_ended_by(swap.recover)),
+    "end_of_a_switch_not_synced_before_its_store_is_set_aside": (
+        "switches",
+        _mark_not_ended_by(swap.set_aside),
+    ),
     "received_copy_not_synced": ("join", _copy_not_synced),
     "promise_dropped_at_the_switch": ("join", _promise_forgotten),
 }
@@ -412,6 +467,9 @@ def check(workload: str, directory: Path, notes: list[str]) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     swap.recover(directory)
+    if "leaves" in most and not (directory / swap.STORE_NAME).exists():
+        return
+    assert "left" not in most, "the store that was set aside is back"
     store = LmdbStore(directory / "store", FRESH, map_bytes=MAP_BYTES)
     try:
         meta = store.meta
@@ -423,7 +481,7 @@ def check(workload: str, directory: Path, notes: list[str]) -> None:
         if markers == ["inconsistent"]:  # until another member's state has replaced it
             replaced = meta.marker in (Marker.DIRTY, Marker.JOINING) and ["receiving", "0"] in said
             assert meta.marker is Marker.INCONSISTENT or replaced, f"{meta}, {notes}"
-        if workload in ("store", "killed"):
+        if workload in ("store", "killed", "switches"):
             _check_plain(store, most.get("checkpoint", 0))
         elif meta.position:
             recover("a", store)
