@@ -117,6 +117,14 @@ def refused_topic(user: str, vhost: str, exchange: str, key: str) -> str:
     )
 
 
+def refused_to_all(vhost: str, resources: Collection[Resource]) -> str:
+    """The text for what no client may do, whatever its rights are and whoever gives them; empty:
+    there is nothing of that kind."""
+    if _TO_FAILOVER in resources:
+        return f"cannot publish to internal exchange '{FAILOVER}' in vhost '{vhost}'"
+    return ""
+
+
 def how_to_let_in(user: str, vhost: str) -> str:
     """What an operator does so that the user may do everything in a virtual host."""
     return (
@@ -431,8 +439,8 @@ class Rights:
         return ""
 
     def _refuses_resource(self, resource: Resource, asked: Asked) -> str:
-        if resource == _TO_FAILOVER and self.user != SYSTEM:
-            return f"cannot publish to internal exchange '{FAILOVER}' in vhost '{self.vhost}'"
+        if self.user != SYSTEM and (refusal := refused_to_all(self.vhost, [resource])):
+            return refusal
         acl = self.access.acl
         if acl is not None:
             return self.access.refuses_by_acl(acl, self.user, self.vhost, resource, asked)

@@ -13,6 +13,7 @@ from broker.access.access import (
     Rights,
     Topic,
     refused_resource,
+    refused_to_all,
     refused_topic,
     refused_vhost,
 )
@@ -66,6 +67,8 @@ class AskedRights(Rights):
         return self._judge({question: refused_vhost(self.user, self.vhost)})
 
     def refuses(self, needs: Needs) -> str | None:
+        if refusal := refused_to_all(self.vhost, needs.resources):
+            return refusal
         wanted = dict(self._resource(one) for one in needs.resources)
         wanted.update(self._topic(one) for one in needs.topics if self._is_of_topics(one))
         if len(wanted) > QUESTIONS_MAX:

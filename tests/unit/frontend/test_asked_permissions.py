@@ -12,6 +12,7 @@ from broker.access.auth_server import LIMIT_S
 from broker.amqp import codec
 from broker.amqp.fields import Value
 from broker.machine import commands as c
+from broker.machine.state import FAILOVER
 from tests.support.amqp_peer import method, opening, publish, start_ok
 from tests.support.auth_wire import AuthWire
 from tests.support.gateway_loop import Loop, Peer
@@ -120,6 +121,26 @@ def test_no_answer_is_a_refusal(late: bool) -> None:
     rig.loop.turn()
     assert rig.peer.take()[-1].args[0] == 403
     assert rig.published() == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        publish(1, FAILOVER, "", b"elsewhere"),
+        method(1, "exchange.bind", FAILOVER, "amq.fanout", "", False, {}),
+    ],
+    ids=["publish", "bind"],
+)
+def test_nobody_publishes_to_amq_failover_whatever_the_server_allows(sent: bytes) -> None:
+    """A server that allows everything in a virtual host let any of its users announce other
+    addresses there, to which listeners connect."""
+    rig = Rig()
+    answers = rig.peer.send(sent)
+    rig.wire.answer("allow")
+    rig.loop.turn()
+    (closed,) = [one.args for one in (*answers, *rig.peer.take())]
+    text = f"ACCESS_REFUSED - cannot publish to internal exchange '{FAILOVER}' in vhost '/'"
+    assert closed[:2] == (403, text)
 
 
 def test_later_methods_wait_behind_it_in_order() -> None:
