@@ -69,7 +69,8 @@ class Copier:
         self._level_at: int | None = None  # when all up to this number is confirmed
         self._published = 0
         self._pending: set[int] = set()  # publish numbers
-        self._waits: list[Delivery] = []  # from here, until the id is known
+        # From here, until the id is known: tags, and headers without the content.
+        self._waits: list[tuple[int, Mapping[str, Value]]] = []
         self._left = 0
         self._is_behind = False  # the source had more than it sent
         self._stopper = ""  # why the cluster here takes nothing
@@ -294,25 +295,24 @@ class Copier:
 
     def _take_back(self, destination: AmqpConnection) -> None:
         """The messages here are delivered to us, in order, so that they can be settled."""
-        self._waits += destination.deliveries
+        self._waits += [(one.tag, _headers(one)) for one in destination.deliveries]
         destination.deliveries.clear()
         if not self._id:
             return
         here = self._here[self._id]
-        for one in self._waits:
-            headers = _headers(one)
+        for tag, headers in self._waits:
             of, place = headers.get(OF), headers.get(PLACE)
             if not (isinstance(of, str) and isinstance(place, int)):
                 self._keep_foreign()
             elif of != self._id:
-                self._drop_when_level(destination, one.tag)
+                self._drop_when_level(destination, tag)
             elif place in self._again:
                 self._again.discard(place)
-                self._drop_when_level(destination, one.tag)
+                self._drop_when_level(destination, tag)
             elif here.get(place) == 0:
-                here[place] = one.tag
+                here[place] = tag
             else:
-                self._drop_when_level(destination, one.tag)
+                self._drop_when_level(destination, tag)
         self._waits.clear()
 
     def _drop_when_level(self, destination: AmqpConnection, tag: int) -> None:

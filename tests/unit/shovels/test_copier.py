@@ -724,6 +724,16 @@ def test_the_source_is_told_a_bounded_part_of_what_is_here() -> None:
     assert text.count(",") + 1 == copier.TOLD_RANGES_MAX
 
 
+def test_of_messages_here_no_content_is_kept_while_the_source_is_silent() -> None:
+    """They are delivered at once; 4,096 large ones are more than the process may have memory."""
+    one = Copier(SimpleNamespace(shovel=SHOVEL), lambda _: None, -1)  # type: ignore[arg-type]
+    properties = codec.encode_properties({"headers": {OF: "far/1"}})
+    here = SimpleNamespace(deliveries=[Delivery(1, False, "", "b", properties, b"large")])
+    one._take_back(here)  # type: ignore[arg-type]
+    assert here.deliveries == []
+    assert one._waits == [(1, {OF: "far/1"})]
+
+
 @pytest.mark.parametrize(
     ("cluster", "vhost", "refused"),
     [("near", "/", True), ("near", "other", False), ("far", "/", False)],
