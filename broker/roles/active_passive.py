@@ -324,11 +324,10 @@ class ActivePassive:
         active = self._machine().active
         settled = primary.active or primary.left_out
         role = self._role_now()
-        stands = primary.active and self._may_reply()
         labels = {**primary.labels(), controller.me.name: controller.label}
         return {
             "status": role.value,
-            "primary": role is Role.ACTIVE or (role is Role.RECOVERING and stands),
+            "primary": role is Role.ACTIVE or (role is Role.RECOVERING and self._may_reply()),
             "settled": settled and (bool(active) or not self._is_being_chosen),
             "active": active if primary.active else "",
             "active_url": labels.get(active, "") if primary.active else "",
