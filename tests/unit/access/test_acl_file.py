@@ -77,8 +77,9 @@ def slowly(pattern: list[str], words: list[str]) -> bool:
 @given(st.lists(WORD | st.sampled_from("*##"), max_size=7), st.lists(WORD, min_size=1, max_size=7))
 def test_routing_keys_match_as_by_exhaustive_search(pattern: list[str], words: list[str]) -> None:
     text = f"acl allow all publish exchange routingkey={'.'.join(['a', *pattern, '*'])}"
-    seen = allows(text, "ada", "publish", "exchange", name="x", routingkey=".".join(words))
-    assert seen is slowly(["a", *pattern, "*"], words)
+    for key in (words, ["a", *words]):  # most of the first sort differ at once
+        seen = allows(text, "ada", "publish", "exchange", name="x", routingkey=".".join(key))
+        assert seen is slowly(["a", *pattern, "*"], key)
 
 
 def test_a_key_of_many_words_takes_a_bounded_time() -> None:

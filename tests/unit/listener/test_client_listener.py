@@ -588,8 +588,9 @@ def test_a_port_in_use_is_reported_with_advice(run: Callable[[Story], None], fil
     run(story)
 
 
+@pytest.mark.parametrize(("host", "shown"), [(HOST, "127.0.0.1"), ("::1", r"\[::1\]")])
 def test_of_two_sockets_bound_to_one_port_the_second_is_reported_when_it_is_to_listen(
-    run: Callable[[Story], None], files: Files
+    run: Callable[[Story], None], files: Files, host: str, shown: str
 ) -> None:
     """Two brokers that start at one time: neither listens yet, so both can bind."""
 
@@ -597,13 +598,13 @@ def test_of_two_sockets_bound_to_one_port_the_second_is_reported_when_it_is_to_l
         loop = asyncio.get_running_loop()
         async with serving(ClientLimits(), files) as here:
             first, second = (ClientListener(ClientLimits(), loop) for _ in range(2))
-            port = await first.bind(HOST, 0)
-            assert await second.bind(HOST, port) == port
+            port = await first.bind(host, 0)
+            assert await second.bind(host, port) == port
             await first.serve(here.member)
-            with pytest.raises(PortTaken, match=f"127.0.0.1:{port}: another program listens"):
+            with pytest.raises(PortTaken, match=f"{shown}:{port}: another program listens"):
                 await second.serve(here.member)
             await second.close()
-            _, writer = await asyncio.open_connection(HOST, port)
+            _, writer = await asyncio.open_connection(host, port)
             writer.close()
             await first.close()
 

@@ -1,8 +1,11 @@
 """How many connections are accepted, from which addresses, and for how long without a login."""
 
+import resource
+
 import pytest
 
 from broker.access.login_delays import source_of
+from broker.listener.client_listener import raise_open_files
 from broker.listener.connection_limits import (
     FILES_KEPT,
     Admission,
@@ -103,3 +106,26 @@ def test_what_counts_as_one_address(host: str, source: str) -> None:
 
 def test_a_process_with_few_open_files_still_serves_some_clients() -> None:
     assert ConnectionLimits(ClientLimits(connections=None), open_files=100).connections_max == 16
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1024, 4096), 4096), ((1024, 1 << 20), 65_536), ((1024, resource.RLIM_INFINITY), 65_536),
+        ((1 << 20, 1 << 20), 1 << 20), ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 65_536),
+    ],
+)  # fmt: skip
+def test_a_process_opens_as_many_files_as_it_is_let(
+    before: tuple[int, int], after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [before]
+
+    def change(_: int, asked: tuple[int, int]) -> None:
+        if asked[0] > asked[1] != resource.RLIM_INFINITY:
+            raise ValueError
+        limits.append(asked)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: before)
+    monkeypatch.setattr(resource, "setrlimit", change)
+    assert raise_open_files() == after
+    assert limits[1:] == [(after, before[1])] * (before[0] == 1024)

@@ -274,9 +274,20 @@ def test_an_invalid_file_of_authorities_is_refused_at_the_start(tmp_path: Path) 
             asyncio.run(start(tmp_path / name))
 
 
-def test_passwords_in_clear_over_a_network_give_a_warning() -> None:
-    assert is_in_clear("http://auth.example/user")
-    assert is_in_clear("http://10.0.0.1:8000/user")
-    assert not is_in_clear("http://127.0.0.1:8000/user")
-    assert not is_in_clear("http://localhost/user")
-    assert not is_in_clear("https://auth.example/user")
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [
+        ("http://auth.example/user", True), ("http://10.0.0.1:8000/user", True),
+        ("http://127.0.0.1:8000/user", False), ("http://localhost/user", False),
+        ("https://auth.example/user", False),
+    ],
+)  # fmt: skip
+def test_passwords_in_clear_over_a_network_give_a_warning(
+    url: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert is_in_clear(url) is warns
+    loop = asyncio.new_event_loop()
+    HttpWire(HttpAuthOptions(dict.fromkeys(ABOUT, url), "get", None, 15), loop, lambda *_: None)
+    loop.close()
+    said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert [url in one and "passwords included" in one for one in said] == [True] * warns

@@ -195,3 +195,25 @@ def test_a_broken_connection_is_told_of_once_and_closed(files: Files) -> None:
     one.listener.not_secured.assert_called_once()
     one.raw.close.assert_called_once()
     assert one.received == b""
+
+
+def test_a_client_that_speaks_tls_at_the_plain_port_is_logged_with_a_hint() -> None:
+    listener = Mock()
+    one = ClientSocket(listener, tls=False)
+    one.connection_made(Mock())
+    one.data_received(b"\x16\x03\x01\x02\x00\x01\x00\x01")
+    (said,) = listener.log.call_args_list
+    assert said.args[0] == "refused"
+    assert "see --tls-port" in said.args[1]
+
+
+def test_what_is_said_after_the_end_is_dropped(files: Files) -> None:
+    """A confirm may be on its way when its connection is closed; TLS would raise an error."""
+    one = Secured(files)
+    transport = one.socket.transport
+    assert isinstance(transport, TlsTransport)
+    transport.close()
+    one.raw.is_closing.return_value = True
+    transport.write(b"late")
+    with contextlib.suppress(ssl.SSLZeroReturnError):
+        assert one.client.read() == b""

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -333,3 +334,60 @@ def test_the_generation_last_served_stays_until_a_copy_of_it_serves(
 
     asyncio.run(live())
     assert seen == [["generation.000007", "generation.000009"]]
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (lambda shared: shared.failed(StoreMissing("its rows are gone")), Exit.DATA),
+        (lambda shared: shared.broke(ValueError("its rows are gone")), Exit.INTERNAL),
+    ],
+    ids=["failed", "broke"],
+)
+def test_a_leader_whose_lease_thread_ends_stops_with_the_reason(
+    tmp_path: Path, event: Callable[[SharedStore], None], code: Exit
+) -> None:
+    """It would go on without a lease for ten seconds, and be started again to wait for ever."""
+    leader = Leading(0)
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
+        try:
+            await shared.lead("amqp:tcp:here:1")
+            shared.follow(leader)
+            event(shared)
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    asyncio.run(live())
+    ((found, reason),) = leader.stopped
+    assert found is code
+    assert "its rows are gone" in reason
+
+
+def test_a_waiting_broker_tells_who_leads(tmp_path: Path) -> None:
+    """Operators ask it which broker to look at."""
+    since = "2026-01-02T03:04:05+00:00"
+    own = LeaseRecord(7, "shop", "x", "broker a", since, 60_000, 0)
+    LeaseDirectory(tmp_path, "shop").claim(own)
+
+    async def live() -> str:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
+        waiting = asyncio.create_task(shared.lead("amqp:tcp:here:1"))
+        try:
+            async with asyncio.timeout(30):
+                while shared._other is None:
+                    assert shared.waiting_for == f"waits for the lease on {tmp_path}"
+                    await asyncio.sleep(0.01)
+            return shared.waiting_for
+        finally:
+            waiting.cancel()
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    assert asyncio.run(live()) == f"waits: broker a leads {tmp_path} since {since} (token 7)"

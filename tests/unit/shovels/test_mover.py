@@ -392,6 +392,20 @@ def test_an_attempt_ends_when_everything_is_sent(
     assert sum(len(body) for _, _, body in run.destination.published) == body_bytes
 
 
+def test_moved_messages_are_reported_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists show them while it runs."""
+    now = [100.0]
+    monkeypatch.setattr(mover, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    given = cast("Task", SimpleNamespace(shovel=None, here=None, doubtful={}))
+    told: list[dict[str, object]] = []
+    one = Mover(given, told.append, 7)
+    for passed_s, moved in ((0.0, 2), (0.5, 3), (0.5, 4), (1.0, 0)):
+        now[0] += passed_s
+        one._moved += moved
+        one._report()
+    assert [event["count"] for event in told] == [2, 7]
+
+
 def test_all_moved_messages_are_counted_also_the_last_ones() -> None:
     run = Run(
         [1, 2, 3], lambda broker, sent: broker.confirms(sent[0]), delete_after=3,

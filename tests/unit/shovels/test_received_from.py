@@ -44,6 +44,7 @@ def step(cluster: str, vhost: str = "/") -> Table:
 
 def way_of(message: Outgoing | None) -> Value:
     assert message is not None
+    assert message.properties.count(b"x-received-from") == 1, "the next broker may read the first"
     headers = codec.decode_properties(message.properties)["headers"]
     assert isinstance(headers, dict)
     return headers["x-received-from"]
@@ -91,7 +92,8 @@ class Source:
     """A connection that records what is sent."""
 
     def __init__(self, *exchanges: str, filters: bool = True) -> None:
-        self.exchanges, self.filters = set(exchanges), filters
+        self.exchanges = set(exchanges)
+        self.unknown_types: set[Value] = set() if filters else {"x-federation-upstream"}
         self.did: list[tuple[Value, ...]] = []
         self.out, self.opened = bytearray(), 0
         self.owner: Value = None
@@ -103,7 +105,7 @@ class Source:
             case "exchange.declare":
                 if args[2] and args[0] not in self.exchanges:
                     raise BrokerRefused(404, "NOT_FOUND")
-                if args[1] == "x-federation-upstream" and not self.filters:
+                if args[1] in self.unknown_types:
                     raise BrokerRefused(503, "COMMAND_INVALID")
                 if str(args[0]).endswith(" owner"):
                     claimed = cast("Table", args[7])["alternate-exchange"]
@@ -205,6 +207,9 @@ def test_a_broker_without_such_exchanges_gets_a_fanout() -> None:
         upstream.prepare(cast("AmqpConnection", source))
     upstream.prepare(cast("AmqpConnection", source))
     assert ("exchange.declare", f"{QUEUE} A", "fanout") in source.did
+    source.unknown_types.add("fanout")
+    with pytest.raises(BrokerRefused):  # a reason for the log, and not another attempt at once
+        upstream.prepare(cast("AmqpConnection", source))
 
 
 @pytest.mark.parametrize(

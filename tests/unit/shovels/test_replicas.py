@@ -29,6 +29,8 @@ def test_a_replica_is_named_after_its_own_queue() -> None:
                                          "queue-args": {"x-max-priority": 3}})  # fmt: skip
     assert other.source_queue == "orders"
     assert other.destination_queue_arguments == {"x-max-priority": 3}
+    elsewhere = parse_replica("/", "orders", {"src-uri": "amqp:///other"})
+    assert elsewhere.source_queue == "orders", "of another virtual host of this cluster"
 
 
 @pytest.mark.parametrize(
