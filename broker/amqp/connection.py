@@ -69,7 +69,8 @@ class ServerConnection(FrameReader):
         mechanisms: tuple[str, ...] = MECHANISMS,
     ) -> None:
         super().__init__(limits)
-        self._mechanisms, self._mechanism, self._claimed = mechanisms, "", ""
+        self._mechanisms, self._mechanism = mechanisms, ""
+        self.claimed = ""  # who wants to log in; `authenticate` sets it where no credentials say it
         self.out = bytearray()
         self.ahead = Ahead()  # is sent before it
         self._farewell_bytes = 0  # at the end of `out`: our close or close-ok
@@ -428,7 +429,7 @@ class ServerConnection(FrameReader):
             text = f"unknown authentication mechanism '{mechanism}'"
             raise ProtocolFault(errors.COMMAND_INVALID, text, 10, 11)
         credentials = credentials_of(mechanism, cast("bytes", response))
-        self._mechanism, self._claimed = mechanism, credentials.user
+        self._mechanism, self.claimed = mechanism, credentials.user
         self._judge(credentials)
 
     def _judge(self, credentials: Credentials) -> None:
@@ -464,7 +465,7 @@ class ServerConnection(FrameReader):
 
     def _refuse_login(self, text: str) -> None:
         """Refuse with the reason, if the client expects one; otherwise close its socket."""
-        claimed, mechanism = self._claimed, self._mechanism
+        claimed, mechanism = self.claimed, self._mechanism
         refused = Faulted(errors.ACCESS_REFUSED, f"login of '{claimed}' refused ({mechanism})")
         if not has_capability(self.client_properties, "authentication_failure_close"):
             self._end(refused)

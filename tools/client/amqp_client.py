@@ -57,7 +57,7 @@ class ConnectionLost(Exception):
 
 
 class TlsRefused(ConnectionLost):
-    """The broker is not trusted or speaks no TLS: trying again will not help."""
+    """One does not trust the other, or it speaks no TLS: trying again will not help."""
 
 
 class BrokerRefused(Exception):
@@ -376,7 +376,9 @@ class AmqpConnection:
         except NOT_NOW:
             return
         except OSError as problem:
-            raise ConnectionLost(f"{self.broker}: {reason(problem, self.broker)}") from None
+            # With TLS 1.3 a broker refuses our certificate only after the handshake.
+            kind = TlsRefused if not self._spoken and is_final(problem) else ConnectionLost
+            raise kind(f"{self.broker}: {reason(problem, self.broker)}") from None
         if not data:
             mute = self.login.tls is None and not self._spoken
             hint = " without a word; if this is a port for TLS, write amqps:// before it"

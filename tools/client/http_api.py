@@ -26,7 +26,7 @@ from tools.client.broker_url import HTTP, Address
 from tools.client.credentials import Credentials, from_environment
 from tools.client.failover import Chosen, MemberAddress, NoneReached, read_brokers
 from tools.client.management import OTHERS, RING
-from tools.client.tls import reason
+from tools.client.tls import is_final, reason
 from vsync.types import record
 
 ANSWER_BYTES_MAX = 1 << 30
@@ -150,7 +150,7 @@ class Api:
             what = f"closed the connection without an answer{doubt}{hint}"
             raise NoAnswer(f"{address} {what}") from None
         except OSError as problem:
-            why = f"{reason(problem, address)}{doubt}{_hint(problem)}"
+            why = f"{reason(problem, address)}{doubt}{self._hint(problem)}"
             raise NoAnswer(f"cannot ask {address}: {why}") from None
         except http.client.HTTPException as problem:
             what = "does not speak HTTP: give the management port"
@@ -191,8 +191,15 @@ class Api:
         except NoneReached as problem:
             said = [f"{place}: {reason(why, place)}" for place, why in problem.failures]
             kind = NotRunning if problem.is_down else NoAnswer
-            hint = _hint(*(why for _, why in problem.failures))
+            hint = self._hint(*(why for _, why in problem.failures))
             raise kind(f"cannot ask {'; '.join(said)}{hint}") from None
+
+    def _hint(self, *problems: OSError) -> str:
+        """Further advice, unless TLS was the problem: then a server was there."""
+        if all(map(is_final, problems)):
+            return ""
+        port = "--management-tls-port (off by default)" if self.tls else "management port"
+        return f"; is the member running, and is this its {port}?"
 
     def _read(self, status: int, text: bytes) -> Json:
         found: Json = None
@@ -218,13 +225,6 @@ class Api:
             raise ApiError("\n  ".join(plain(str(one)) for one in (first, *refused)), status)
         told = "".join(f": {one}" for one in _details(found))
         raise ApiError(plain(str(reason or f"HTTP status {status}")) + told, status)
-
-
-def _hint(*problems: OSError) -> str:
-    """Further advice, unless a certificate was the problem: then a server was there."""
-    if all(isinstance(one, ssl.SSLCertVerificationError) for one in problems):
-        return ""
-    return "; is the member running, and is this its management port?"
 
 
 def _details(found: Json) -> list[str]:

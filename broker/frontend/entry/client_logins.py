@@ -78,7 +78,7 @@ class ClientLogins:
             return None
         user, password, mechanism = credentials
         if mechanism == "EXTERNAL":
-            user = self._certificate_user(client)
+            user = client.connection.claimed = self._certificate_user(client)
         elif mechanism == "ANONYMOUS":
             user = self._anonymous_user
         port, address, may_be_old = self._port, host_of(client.peer), self._admission.may_be_old

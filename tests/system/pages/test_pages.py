@@ -80,3 +80,20 @@ def test_the_commands_of_the_page_on_queues(tmp_path: Path) -> None:
         printed = "".join(map(shell.run, commands))
     for queue in ("log", "prices", "orders", "carts", "rates"):
         assert re.search(rf"^{queue}\t", printed, re.MULTILINE), f"{queue} in {printed}"
+
+
+def test_the_page_on_clients_with_certificates(tmp_path: Path) -> None:
+    """From the authority to a client that its certificate logs in."""
+    plain, tls, api = free_ports(3)
+    make, client = blocks_of("Clients with certificates")
+    with shell_in(tmp_path, {"5671": str(tls)}) as shell:
+        shell.run(
+            f"qpidd() {{ exec qpidd --port {plain} --tls-port {tls} --management-port {api}"
+            f' "$@"; }}\nqpidctl() {{ command qpidctl --broker {HOST}:{api} "$@"; }}'
+        )
+        starting, asking = make.split("qpidctl await_startup")
+        shell.run(f"{starting}\njobs -p > {tmp_path}/a.pid")
+        wait_until(lambda: serves(plain), 60, "the broker to serve")
+        shell.run(asking)
+        shell.run(client)
+    assert "certificate CN=app: user 'app'" in (tmp_path / "tls" / "a.log").read_text()

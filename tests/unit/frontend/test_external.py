@@ -34,7 +34,9 @@ def test_an_option_selects_the_name_that_counts(source: str, name: str) -> None:
 
 
 def test_a_name_that_is_no_user_is_refused() -> None:
-    _, closed = login(Loop(), CERTIFICATE)
+    loop = Loop()
+    _, closed = login(loop, CERTIFICATE)
+    assert any("login of 'CN=app,O=shop' refused (EXTERNAL)" in line for line in loop.log)
     assert closed.args[:2] == (
         403, "ACCESS_REFUSED - Login was refused using authentication mechanism EXTERNAL. For "
         "details see the broker logfile.",

@@ -195,6 +195,22 @@ def test_an_untrusted_broker_is_not_asked_again(files: Files) -> None:
         connect_any([address], Login(tls=client_context(TlsFiles())), Reconnect(3600.0))
 
 
+def test_a_broker_that_wants_a_certificate_is_not_asked_again_without(files: Files) -> None:
+    with (
+        server(status, files, of_clients=files.ca) as address,
+        pytest.raises(ConnectionLost, match="asks for a certificate of yours"),
+    ):
+        login = Login(tls=client_context(TlsFiles(files.ca)))
+        connect_any([address], login, Reconnect(3600.0))
+
+
+def test_over_https_the_management_port_is_another(files: Files) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        address = Address(HOST, taken.getsockname()[1])
+    with pytest.raises(NoAnswer, match="is this its --management-tls-port"):
+        Api(address, "u", "p", 5.0, client_context(TlsFiles(files.ca))).get("overview")
+
+
 def test_an_untrusted_broker_is_known_to_run(files: Files) -> None:
     """So the error ends with what to do about the certificate."""
     with (
