@@ -371,10 +371,11 @@ def _certificates(seen: Situation) -> Iterator[Finding]:
         if not ends_at_ms or left_ms > CERTIFICATE_MS:
             continue
         over, days = left_ms <= 0, abs(left_ms) // 86_400_000
+        time = "one day" if days == 1 else f"{days} days" if days else "less than a day"
         yield Finding(
             "certificate-ended" if over else "certificate-ends", [one.name],
             f"the certificate of {one.name} "
-            + (f"expired {days} days ago" if over else f"expires in {days} days"),
+            + (f"expired {time} ago" if over else f"expires in {time}"),
             "Clients that verify it cannot connect" + (" now." if over else " then."),
             "Replace the certificate files, then send the broker SIGHUP. Every member has its own "
             "certificate.",
@@ -533,7 +534,8 @@ def _of_queues(name: str, few: Few, what: str, follows: str, do: str) -> Finding
 
 def _movers(seen: Situation) -> Iterator[Finding]:
     for link in seen.links:
-        if link.state == "terminated":
+        # While it tries again, the reason is that of its last end.
+        if link.state == "terminated" or (link.state == "starting" and link.reason):
             name, command = LINKS[link.what]
             yield Finding(
                 name, [link.name],

@@ -38,6 +38,8 @@ def arguments(*names: str) -> tuple[click.Parameter, ...]:
     return tuple(click.Argument([name]) for name in names)
 
 
+COMPONENTS = ("shovel", "federation-upstream", "federation-upstream-set", "queue-replica")
+"""The components whose parameters a broker acts on."""
 TAGS = ("administrator", "monitoring", "policymaker", "management", "impersonator")
 PASSWORD = click.Argument(["new_password"], required=False, metavar="[PASSWORD]")
 """Asked for if it is not given, so that it need not be on a command line."""
@@ -61,6 +63,16 @@ def definition(text: str) -> Object:
     if not isinstance(found, dict):
         raise ValueError(f'a definition is a JSON object, as {{"max-length": 1000}}; got: {text}')
     return found
+
+
+def parameter(given: Given) -> Object:
+    """The body of a parameter. Brokers keep those of unknown components, for other programs, so a
+    mistyped one would define nothing.
+    """
+    component = given["component"]
+    if component not in COMPONENTS and (question := meant(component, COMPONENTS)):
+        raise click.UsageError(f"{component}: no component that has an effect{question}")
+    return {"component": component, "name": given["name"], "value": any_json(given["value"])}
 
 
 def any_json(text: str) -> Json:
@@ -419,10 +431,7 @@ CHANGES: dict[str, Verb] = {
         putting(
             "Setting parameter {name} of {component} in virtual host {vhost}",
             ("parameters", "{component}", "{vhost}", "{name}"),
-            lambda given: {
-                "component": given["component"], "name": given["name"],
-                "value": any_json(given["value"]),
-            },
+            parameter,
         ),
     ),
     "clear_parameter": Verb(

@@ -350,3 +350,19 @@ def test_a_late_checkpoint_is_reported_with_its_cause(
 
 def test_a_member_that_has_not_reported_its_limit_has_no_late_checkpoint() -> None:
     assert not told(**other(member("b", store_log_bytes=5.0, store_log_limit_bytes=0.0)))
+
+
+def test_a_shovel_that_tries_again_has_failed_still() -> None:
+    """Attempts at a broker that slows failed logins take longer than the pauses between them."""
+    (found,) = told(links=[LinkSeen("shovel", "/ away", "starting", "ACCESS_REFUSED")])
+    assert (found.name, "ACCESS_REFUSED" in found.what) == ("shovel-failed", True)
+
+
+def test_the_time_of_a_certificate_is_told_in_words() -> None:
+    def told_of(days: float) -> str:
+        (found,) = told(**certificate(round(days * 86_400_000)))
+        return found.what
+
+    assert told_of(-1.5).endswith("expired one day ago")
+    assert told_of(-0.5).endswith("expired less than a day ago")
+    assert told_of(3).endswith("expires in 3 days")

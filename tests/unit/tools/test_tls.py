@@ -196,11 +196,11 @@ def test_an_untrusted_broker_is_not_asked_again(files: Files) -> None:
 
 
 def test_a_broker_that_wants_a_certificate_is_not_asked_again_without(files: Files) -> None:
+    login = Login(tls=client_context(TlsFiles(files.ca)))
     with (
         server(status, files, of_clients=files.ca) as address,
         pytest.raises(ConnectionLost, match="asks for a certificate of yours"),
     ):
-        login = Login(tls=client_context(TlsFiles(files.ca)))
         connect_any([address], login, Reconnect(3600.0))
 
 

@@ -443,6 +443,14 @@ def test_a_mistyped_policy_key_gets_a_suggestion(run: Run, api: CannedApi, verb:
     assert "are not recognised policy settings; is max-length meant?" in ended.err
 
 
+def test_a_mistyped_component_is_refused(run: Run, api: CannedApi) -> None:
+    for name, right in (("shovle", "shovel"), ("federation_upstream", "federation-upstream")):
+        ended = run(qpidctl, "set_parameter", name, "far", "{}")
+        assert (ended.code, api.changes) == (Exit.USAGE, [])
+        assert f"{name}: no component that has an effect; is {right} meant?" in ended.err
+    assert run(qpidctl, "set_parameter", "of-a-program", "far", "{}").code == 0
+
+
 def test_a_mistyped_queue_argument_is_refused(run: Run, api: CannedApi) -> None:
     for name in ("x-max-lenght", "max-length"):
         ended = run(qpid_config, "add", "queue", "orders", "--argument", f"{name}=5")
