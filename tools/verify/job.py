@@ -20,7 +20,7 @@ from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row
-from tools.verify.input.segments import Dropped, is_little, mark_dropped, pinned_segments, size_of
+from tools.verify.input.segments import Dropped, mark_dropped, pinned_segments, size_of
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
@@ -67,8 +67,7 @@ def _verify_segments(
         segments, saved = checkpoint.unread(found, checkpoint.load(options.since))
         if not segments:
             raise BadInput(f"there is nothing newer than {options.since} in these logs")
-    little = is_little(segments)
-    with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
+    with computed_once(read_kept(spark, "scan", segments)) as scan:
         read = list(mark_dropped(_collect_control_rows(scan), dropped))
         if overtaken := overtaken_in(read):
             silent = {
@@ -133,10 +132,7 @@ def _verify(
     begins = lifetimes.first_positions(read)
     settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
     begin = max([p for p in begins.values() if p < lifetimes.BEYOND_ALL] + settled, default=0)
-    little = is_little(segments)
-    batches, positions, differences = difference_search.compare_members(
-        spark, scan, control, begin, little=little
-    )
+    batches, positions, differences = difference_search.compare_members(spark, scan, control, begin)
     if not batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
     findings = control.evidence + differences + control.views

@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 OF_LARGE = {"spark.sql.shuffle.partitions": "3"}
 """What the session of large logs has in place of a value for the tests' small ones."""
 ROWS = 350_000  # of each of three members
+ROWS_OF_FRAME = 3
 MEMORY_MAX = 1200 << 20
 """The most memory of a check without Spark; with it, Java alone may take 2 GB."""
 _CHECK = """
@@ -50,6 +51,9 @@ class Frame:
         self.rows = rows
         self.did: list[str] = []
 
+    def count(self) -> int:
+        return ROWS_OF_FRAME
+
     def toArrow(self) -> object:
         if isinstance(self.rows, Exception):
             raise self.rows
@@ -63,10 +67,10 @@ class Frame:
         self.did.append("let go")
 
 
-def did(rows: object, *, little: bool = True) -> list[str]:
-    """Return what is done with a frame of this many rows."""
+def did(rows: object) -> list[str]:
+    """Return what is done with a frame of these rows."""
     frame = Frame(rows)
-    with computed_once(InSpark(cast("Any", frame)), little=little) as given:
+    with computed_once(InSpark(cast("Any", frame))) as given:
         if isinstance(given, Here):
             assert given.rows is rows
             frame.did.append("taken")
@@ -76,11 +80,17 @@ def did(rows: object, *, little: bool = True) -> list[str]:
 
 
 def test_the_driver_takes_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = pa.table({"n": [1, 2, 3]})
-    assert did(rows) == ["taken"]
-    assert did(rows, little=False) == ["kept", "let go"]
-    monkeypatch.setattr(kept, "TAKEN_BYTES", 3 * 8 - 1)
+    rows = pa.table({"n": list(range(ROWS_OF_FRAME))})
+    assert did(rows) == ["kept", "taken", "let go"]
+    monkeypatch.setattr(kept, "TAKEN_BYTES", ROWS_OF_FRAME * 8 - 1)
     assert did(rows) == ["kept", "let go"]
+
+
+def test_many_rows_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be in the memory of Java and of the driver, before it is known how large they
+    are."""
+    monkeypatch.setattr(kept, "TAKEN_ROWS", ROWS_OF_FRAME - 1)
+    assert did(AssertionError("asked for")) == ["kept", "let go"]
 
 
 def test_more_rows_than_spark_lets_a_driver_take() -> None:
@@ -100,7 +110,7 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     conf = shared_session().conf
     before = {name: conf.get(name) for name in OF_LARGE}
     with monkeypatch.context() as patch:
-        patch.setattr("tools.verify.job.is_little", lambda _: False)
+        patch.setattr(kept, "TAKEN_ROWS", -1)
         patch.setattr("tools.verify.checks.difference_search.HERE_BYTES", -1)
         try:
             for name, value in OF_LARGE.items():

@@ -62,7 +62,7 @@ _STATES_THERE = f"""
 
 
 def compare_members(
-    spark: SparkSession | None, scan: Kept, control: ControlResult, begin: int, *, little: bool
+    spark: SparkSession | None, scan: Kept, control: ControlResult, begin: int
 ) -> tuple[int, int, list[Finding]]:
     """Compare batches and names of queues; return how many batches, of how many positions, and
     findings.
@@ -81,15 +81,13 @@ def compare_members(
         return batches, positions, check_names(scan)
     left = table_of(((row["span"],) for row in spans if row["differ"]), "span bigint")
     sums, states = scan.ask(_SUMS_THERE, spans=left), scan.ask(_STATES_THERE, spans=left)
-    with _records(spark, sums, states, little=little) as records:
+    with _records(spark, sums, states) as records:
         found = compare_batches(records, inactive, cutoffs, begin)
     return batches + found[0], positions + found[1], found[2] + check_names(scan)
 
 
 @contextmanager
-def _records(
-    spark: SparkSession | None, sums: pa.Table, states: pa.Table, *, little: bool
-) -> Iterator[Kept]:
+def _records(spark: SparkSession | None, sums: pa.Table, states: pa.Table) -> Iterator[Kept]:
     """Yield the batches of these SUMS rows, and these rows, in the columns of "records"."""
     import pyarrow as pa
 
@@ -105,5 +103,5 @@ def _records(
         return
     frame = in_tasks(spark, files, by_pins(expand), SCHEMA)
     both = frame.unionByName(spark.createDataFrame(states, SCHEMA))
-    with computed_once(InSpark(both), little=little) as kept:
+    with computed_once(InSpark(both)) as kept:
         yield kept

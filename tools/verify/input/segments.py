@@ -35,7 +35,6 @@ from tools.verify.input.rows import SEGMENT, Row, in_json
 from tools.verify.input.rows import ends_of as ends_of_row
 
 FEW_ROWS = 12_000_000
-LITTLE_ROWS = 30_000_000
 HEADER_BYTES = 4096  # a header is far shorter
 _BYTES_OF_MOVE = 8  # packed, with its share of all else in a segment
 _BYTES_OF_OTHERS = 32  # of a row that is no move and no command, or more
@@ -232,11 +231,6 @@ def _rows_of(segment: Path) -> int:
 def is_few(segments: list[Path]) -> bool:
     """Return whether this process checks them sooner than Spark, in a memory that all have."""
     return count_rows(segments) < FEW_ROWS
-
-
-def is_little(segments: list[Path]) -> bool:
-    """Return whether they are so small that code generation in Spark does not pay off."""
-    return count_rows(segments) < LITTLE_ROWS
 
 
 def sound_entries(data: bytes, file: str) -> Iterator[Entry]:

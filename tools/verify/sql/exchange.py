@@ -115,7 +115,7 @@ class Exchange:
         frame = in_tasks(spark, tasks, by_pins(partial(_read, exchange=self, read=read)), PIECES)
         for at, step in enumerate(self.steps):
             bins = self.bins if any(step.keys.values()) else 1
-            frame = frame.repartition(bins, "bin").sortWithinPartitions("bin")
+            frame = frame.repartitionById(bins, "bin").sortWithinPartitions("bin")
             frame = frame.mapInArrow(partial(_take, exchange=self, step=at), PIECES)
         return self.results((row.name, _unpack(row.packed)) for row in frame.collect())
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-TAKEN_BYTES = 64 << 20  # of rows that are held here
+TAKEN_ROWS, TAKEN_BYTES = 1 << 18, 64 << 20  # that are held here
 
 
 class Kept(Protocol):
@@ -60,30 +60,24 @@ def read_kept(spark: SparkSession | None, table: str, segments: list[Path]) -> K
 
 
 @contextmanager
-def computed_once(kept: Kept, *, little: bool) -> Iterator[Kept]:
+def computed_once(kept: Kept) -> Iterator[Kept]:
     """Yield rows for several questions: here if they are few, otherwise kept by Spark."""
     if isinstance(kept, Here):
         yield kept
         return
-    assert isinstance(kept, InSpark)
-    frame = kept.frame
-    if little and (taken := _taken(frame)) is not None:
-        yield Here(taken)
-        return
     from pyspark import StorageLevel
 
-    held = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    assert isinstance(kept, InSpark)
+    held = kept.frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        yield InSpark(held)
+        taken = _taken(held) if held.count() <= TAKEN_ROWS else None
+        yield InSpark(held) if taken is None else Here(taken)
     finally:
         held.unpersist()
 
 
 def _taken(frame: DataFrame) -> pa.Table | None:
-    """Return all rows of a frame; None if there are too many to hold here.
-
-    Few bytes of logs can be many rows: each segment names all queues, which compresses well.
-    """
+    """Return all rows of a frame; None if they are too large to hold here."""
     try:
         rows = frame.toArrow()
     except Exception as error:  # Py4JJavaError, with Spark's reason among its lines
