@@ -45,6 +45,7 @@ from tools.verify.sql.exchange import Tables
 from tools.verify.sql.statements import answer
 
 _COMMANDS_MAX = 1 << 17  # in one part; bounds the memory
+_COMMANDS_FIRST = 1 << 14  # in the first: what waited before keeps a part from being plain
 _KINDS = (
     RecordKind.START, RecordKind.BATCH, RecordKind.SNAPSHOT, RecordKind.QUEUES,
     RecordKind.CHECKPOINT, RecordKind.READERS,
@@ -237,17 +238,17 @@ class SegmentParts:
         """Yield the parts of these records, taken in order."""
         taken: list[Record] = []
         batches: list[Batch] = []
-        commands = run = 0
+        commands, run, most = 0, 0, min(_COMMANDS_FIRST, _COMMANDS_MAX)
         for record in records:
             state = isinstance(record, Start | Snapshot)
             gap = full = False
             if batches and isinstance(record, Batch):
                 last = batches[-1]
                 gap = last.first_position + last.commands != record.first_position
-                full = commands >= _COMMANDS_MAX
+                full = commands >= most
             if batches and (gap or full or state):
                 yield self._part(taken, batches)
-                taken, batches, commands = [], [], 0
+                taken, batches, commands, most = [], [], 0, _COMMANDS_MAX
             run += gap or state  # a gap is reported by the parser
             taken.append(record)
             match record:

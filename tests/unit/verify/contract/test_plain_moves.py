@@ -33,7 +33,8 @@ from tools.verify.contract import segment
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.segment import SegmentParts, check_segment
 from tools.verify.format.moves import WHATS
-from tools.verify.format.records import RecordMalformed
+from tools.verify.format.records import Checkpoint, RecordMalformed
+from tools.verify.format.records import Queues as NamedQueues
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.sql.statements import answer
 
@@ -101,6 +102,32 @@ def test_plain_moves_leave_what_they_leave_one_by_one(seed: int) -> None:
     assert at_once.breaches == one_by_one.breaches == []
     assert plain.count(True) > 4
     assert plain.count(False) > 1
+
+
+def test_what_waited_before_a_segment_keeps_few_of_its_moves_from_being_plain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maker = MoveMaker()
+    maker.rig.activate()
+    client = maker.rig.client("a")
+    client.queue("q")
+    client.publish("q", b"before", no=1)
+    maker.checkpoint()
+    client.consume("q", "x", 0)
+    for step in range(4 * PART):
+        client.publish("q", b"%d" % step, no=step + 2)
+        client.ack(step + 1)
+    records = read_back(maker.logs[INCARNATIONS[0]])
+    _, begin = (at for at, one in enumerate(records) if isinstance(one, Checkpoint))
+    names = [one for one in records[:begin] if isinstance(one, NamedQueues)]
+    monkeypatch.setattr(segment, "_COMMANDS_FIRST", 3)
+    replay = Replay()
+    plain = [
+        (len(part.commands["kind"]), replay.take_part(part.records, part.moves, part.commands))
+        for part in parts_of([*names, *records[begin:]])
+    ]
+    assert plain == [(3, False), *[(PART, True)] * 7, (22, True)]
+    assert replay.breaches == []
 
 
 def test_an_ack_of_several_that_left_one_out_is_found_among_plain_moves(
