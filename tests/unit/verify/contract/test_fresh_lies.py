@@ -110,6 +110,7 @@ def test_a_lie_about_views_is_found(
     assert expected in found
 
 
+@pytest.mark.lies
 def test_each_new_rule_is_broken_by_a_lie() -> None:
     broken = {one.rule for lie in IN_QUEUES for one in _after(lie)[1]}
     broken |= {one.rule for fault in FAULTS for one in _broken_by(fault)[1]}
