@@ -405,8 +405,10 @@ class Rights:
     """The rights of one client. Answers are cached until `forget`, which the watcher of the
     definitions calls."""
 
-    def __init__(self, access: Access, user: str, vhost: str) -> None:
+    def __init__(self, access: Access, user: str, vhost: str, *, announces: bool = False) -> None:
+        """`announces`: this is a member, which may tell clients the addresses of all."""
         self.access, self.user, self.vhost = access, user, vhost
+        self._announces = announces
         self.publishes: dict[str, bool] = {}
         """Exchanges to which any key may be published; looked up for each publish."""
         self.missing: tuple[AuthQuestion, ...] = ()
@@ -439,7 +441,7 @@ class Rights:
         return ""
 
     def _refuses_resource(self, resource: Resource, asked: Asked) -> str:
-        if self.user != SYSTEM and (refusal := refused_to_all(self.vhost, [resource])):
+        if not self._announces and (refusal := refused_to_all(self.vhost, [resource])):
             return refusal
         acl = self.access.acl
         if acl is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
-from broker.access.access import Rights
+from broker.access.access import SYSTEM, Rights
 from broker.access.asked_rights import AskedRights, Origin
 from broker.access.auth_server import Answer, AuthQuestion
 from broker.access.backends import HTTP, Login, ToAsk
@@ -156,7 +156,9 @@ class ClientLogins:
         """Return the client's rights there, according to the back end that let it in."""
         access, login = self._port.access, client.login
         if login.backend != HTTP or access.server is None:
-            return Rights(access, user, vhost)
+            # Shovels act for the broker, too, but what they move is others'.
+            announces = user == SYSTEM and client.unlimited
+            return Rights(access, user, vhost, announces=announces)
         origin = Origin(login.tags, host_of(client.peer))
         return AskedRights(access, user, vhost, access.server, origin, client.told)
 

@@ -323,15 +323,19 @@ def test_the_broker_itself_may_pass_on_the_user_of_a_message() -> None:
     assert peer.send(publish(1, "", "q", b"", other)) == []
 
 
-@pytest.mark.parametrize("user", ["guest", SYSTEM])
-def test_no_client_publishes_to_amq_failover(user: str) -> None:
-    """Whatever else it may do: listeners connect to the addresses announced there."""
+@pytest.mark.parametrize(
+    ("user", "is_member"), [("guest", False), ("guest", True), (SYSTEM, False), (SYSTEM, True)]
+)
+def test_no_client_publishes_to_amq_failover(user: str, is_member: bool) -> None:
+    """Whatever else it may do: listeners connect to the addresses announced there. A shovel acts
+    for the broker, and whoever may make policies could have it announce any address."""
     peer = Peer(member())
     peer.client.connection.trust(user)
+    peer.client.unlimited = is_member
     peer.send(method(0, "connection.open", "/"))
     peer.open(1)
     refused = peer.send(publish(1, FAILOVER, ""))
-    assert bool(refused) == (user != SYSTEM)
+    assert bool(refused) == ((user, is_member) != (SYSTEM, True))
     if refused:
         assert refused[0].args[:2] == (
             403, f"ACCESS_REFUSED - cannot publish to internal exchange '{FAILOVER}' in vhost '/'"
