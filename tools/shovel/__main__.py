@@ -16,7 +16,9 @@ import sys
 import traceback
 from base64 import b64decode
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from broker.amqp.fields import decode_table
 from broker.shovels.definition import Link, parse_shovel
@@ -34,7 +36,8 @@ OOM_SCORE, OOM_SCORE_ADDED = Path("/proc/self/oom_score_adj"), 500
 
 def main() -> int:
     """Entry point."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its member decides
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, partial(_on_signal, os.getppid()))
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     with contextlib.suppress(OSError):
@@ -48,6 +51,13 @@ def main() -> int:
             ended = {"why": _fault(error)}
         _tell({"event": "ended", **ended})
     return 0
+
+
+def _on_signal(member: int, _number: int, _frame: FrameType | None) -> None:
+    """A service manager, or a terminal, signals all processes of a broker: as long as the member
+    lives, it decides how this one ends. If it is gone, nobody should have to wait."""
+    if os.getppid() != member:
+        sys.exit()
 
 
 def _attempt() -> Copier | Mover:

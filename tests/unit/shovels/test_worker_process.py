@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +33,7 @@ from broker.shovels.upstreams import link_of, parse_upstream
 from broker.shovels.worker_process import WorkerProcess
 from tests.support.amqp_peer import method
 from tests.support.gateway_loop import Loop
+from tools.shovel.__main__ import _on_signal
 
 VALUE: Table = {
     "src-uri": "amqp://a", "src-queue": "a", "dest-uri": "amqp://b", "dest-queue": "b",
@@ -50,26 +53,63 @@ program.Mover.run = run
 program.main()
 sys.stderr.write(program.OOM_SCORE.read_text())
 """
+RUNS = """
+import os, sys, tools.shovel.__main__ as program
+def run(_):
+    program._tell({"event": "running"})
+    os.read(0, 1)
+    return {"why": "its input ended"}
+program.Mover.run = run
+sys.exit(program.main())
+"""
+GIVEN = {
+    "vhost": "/", "name": "s", "value": VALUE, "number": 0, "doubtful": {}, "cluster": "near",
+    "source": {"descriptor": None}, "destination": {"descriptor": None},
+    "cluster_id": "", "link": None, "here": None, "replica": False,
+}  # fmt: skip
 
 
 def test_a_failure_of_the_process_is_reported_in_a_sentence() -> None:
     """It was a traceback in the log of its member, and no reason."""
-    given = {
-        "vhost": "/", "name": "s", "value": VALUE, "number": 0, "doubtful": {}, "cluster": "near",
-        "source": {"descriptor": None}, "destination": {"descriptor": None},
-        "cluster_id": "", "link": None, "here": None,
+    raised = {
+        json.dumps(GIVEN): "OverflowError", json.dumps({**GIVEN, "value": 3}): "BadShovel",
+        "no JSON": "JSONDecodeError",
     }  # fmt: skip
-    for line in (json.dumps(given), json.dumps({**given, "value": 3}), "no JSON"):
+    for line, error in raised.items():
         ended = subprocess.run(
             [sys.executable, "-c", RAISES], input=line + "\n", capture_output=True, text=True,
             timeout=60, check=True,
         )  # fmt: skip
         event = json.loads(ended.stdout)
         assert event["event"] == "ended"
-        assert re.fullmatch(r"this is a fault of .*: \w+ in [\w<>.]+ line \d+", event["why"])
+        assert re.fullmatch(rf"this is a fault of .*: {error} in [\w<>.]+ line \d+", event["why"])
         assert ended.stderr.strip() == "500", (
             "no traceback, and the process ends before a member does"
         )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_service_leaves_the_end_to_the_member(
+    number: signal.Signals,
+) -> None:
+    """`systemctl stop` sends one to each. The process died of it, with all that it had in flight,
+    while its member waited for confirms and acknowledgements."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(GIVEN).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == {"event": "running"}
+        process.send_signal(number)
+        process.stdin.close()
+        said = process.stdout.read()
+    assert process.returncode == 0
+    assert json.loads(said) == {"event": "ended", "why": "its input ended"}
+    _on_signal(os.getppid(), number, None)
+    with pytest.raises(SystemExit):  # its member is gone: a service begins anew once all have ended
+        _on_signal(-1, number, None)
 
 
 def test_an_attempt_that_reported_its_end_is_kept_until_its_process_is_gone(tmp_path: Path) -> None:
@@ -295,8 +335,10 @@ def test_a_process_that_cannot_be_killed_holds_up_no_other(
     asyncio.run(run())
 
 
-def test_a_process_that_does_not_read_can_be_ended() -> None:
-    """It hangs before it has read what it is to do, which is more than a pipe holds."""
+def test_a_process_that_does_not_read_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs before it has read what it is to do, which is more than a pipe holds. A member that
+    does not serve any more ends it at once: an orderly end is not waited for."""
+    monkeypatch.setattr(worker_process, "ORDERLY_S", 600.0)
 
     async def run() -> None:
         shovel = parse_shovel("/", "s", VALUE)
@@ -334,6 +376,7 @@ def test_an_end_at_this_cluster_is_of_its_user_and_goes_with_the_process(
                     await asyncio.sleep(0)
             (link,) = member.clients.links()
             assert link.client.connection.user == user
+            assert not link.client.unlimited, "nor may it announce addresses, as members do"
             (end,) = attempt._locals
             assert end.transport is not None
             cast("asyncio.ReadTransport", end.transport).pause_reading()
