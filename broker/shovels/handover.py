@@ -59,14 +59,11 @@ class Handover:
     def is_here(self, key: Key) -> bool:
         """Whether some part of it still runs here."""
         last = self._last.get(key)
-        if last is not None and last.ended:
-            del self._last[key]
-            last = None
-        return last is not None
+        return last is not None and not last.ended
 
     def nothing_here(self) -> bool:
         """Whether nothing at all runs here."""
-        return not any(self.is_here(key) for key in list(self._last))
+        return not any(map(self.is_here, self._last))
 
     def end_all(self) -> None:
         """End all at once: this member does not serve."""
@@ -88,7 +85,7 @@ class Handover:
             others.intersection_update(members)
             if not others:
                 del self._awaited[key]
-        if self._awaited and now - self._asked_at >= ASK_S:
+        if now - self._asked_at >= ASK_S:
             self._asked_at = now
             for datagram in _datagrams(MAY_I, sorted(self._awaited)):
                 self._tell(datagram)
