@@ -240,7 +240,9 @@ def test_the_backup_takes_over_only_when_a_client_comes() -> None:
     assert (pair.stand(), pair.serving()) == ("b:passive", [])
     assert pair.said("b")["reason"] == "the primary is here; waits for a client"
     assert pair.clients["b"].holds, "its attempt is the vote: it waits for the outcome"
+    assert pair.members["b"].role.value == "joining", "alone, and perhaps for long"
     pair.client("b")
+    assert pair.members["b"].role.value == "active"
     assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
     assert voter_set(pair.bus.cores["b"].promise.voters).away == {"a"}
 

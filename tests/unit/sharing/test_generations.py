@@ -355,3 +355,21 @@ def test_an_interrupted_removal_is_completed_by_the_next_leader(tmp_path: Path) 
     assert newest_number(tmp_path) == 8
     remove_former(tmp_path, 7, 9)
     assert [one.name for one in tmp_path.iterdir()] == ["generation.000007"]
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_file_larger_than_a_chunk_is_copied_to_its_end_and_no_further(
+    tmp_path: Path, copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where files cannot be shared, by the kernel or by reading and writing."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, "not there")
+
+    monkeypatch.setattr(generations, "_CHUNK_BYTES", 4)
+    if not copies:
+        monkeypatch.setattr(os, "copy_file_range", refuse)
+    (tmp_path / "old").write_bytes(b"0123456789abc")
+    with (tmp_path / "old").open("rb") as old, (tmp_path / "new").open("wb") as new:
+        generations._copy_bytes(old.fileno(), new.fileno(), 10)
+    assert (tmp_path / "new").read_bytes() == b"0123456789"

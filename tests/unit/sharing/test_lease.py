@@ -199,6 +199,16 @@ def test_a_renewal_between_read_and_claim_is_waited_for() -> None:
     assert contender.phase is Phase.HOLDS
 
 
+def test_a_lease_given_up_between_read_and_claim_is_not_waited_for() -> None:
+    contender = waiter()
+    contender.look(found(record(1)), 0, 0)
+    claim = contender.look(found(record(1)), WAIT_S, WAIT_S)
+    assert claim is not None
+    released = found(record(1, count=1, held=Held.RELEASED))
+    contender.claimed(claim, released, 2, WAIT_S, WAIT_S)
+    assert contender.phase is Phase.HOLDS
+
+
 def test_a_claim_that_comes_too_late_is_lost() -> None:
     """It was stopped before its claim, and that token's files are long removed."""
     contender, lease = waiter(), record(3)

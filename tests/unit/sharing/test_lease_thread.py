@@ -274,3 +274,8 @@ def test_intermittent_trouble_does_not_fill_the_disk(
     assert any(
         "more lines like the last 5 (trouble) were left out" in line for line in caplog.messages
     )
+
+
+def test_a_disk_that_does_not_answer_does_not_keep_the_process(leader: Contending) -> None:
+    """The thread is blocked in it; an interpreter waits for all others before it ends."""
+    assert leader.thread._thread.daemon

@@ -337,15 +337,16 @@ def test_the_generation_last_served_stays_until_a_copy_of_it_serves(
 
 
 @pytest.mark.parametrize(
-    ("event", "code"),
+    ("event", "code", "why"),
     [
-        (lambda shared: shared.failed(StoreMissing("its rows are gone")), Exit.DATA),
-        (lambda shared: shared.broke(ValueError("its rows are gone")), Exit.INTERNAL),
+        (lambda shared: shared.failed(StoreMissing("it is gone")), Exit.DATA, "it is gone"),
+        (lambda shared: shared.broke(ValueError("it is gone")), Exit.INTERNAL, "it is gone"),
+        (lambda shared: shared.lost(None), Exit.FENCED, "another broker leads"),
     ],
-    ids=["failed", "broke"],
+    ids=["failed", "broke", "lost"],
 )
 def test_a_leader_whose_lease_thread_ends_stops_with_the_reason(
-    tmp_path: Path, event: Callable[[SharedStore], None], code: Exit
+    tmp_path: Path, event: Callable[[SharedStore], None], code: Exit, why: str
 ) -> None:
     """It would go on without a lease for ten seconds, and be started again to wait for ever."""
     leader = Leading(0)
@@ -365,7 +366,24 @@ def test_a_leader_whose_lease_thread_ends_stops_with_the_reason(
     asyncio.run(live())
     ((found, reason),) = leader.stopped
     assert found is code
-    assert "its rows are gone" in reason
+    assert why in reason
+
+
+def test_a_broker_overtaken_as_it_claims_waits_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paused between its claim and the look behind it."""
+    claim = LeaseDirectory.claim
+
+    def claim_late(leases: LeaseDirectory, lease: LeaseRecord) -> bool:
+        got = claim(leases, lease)
+        if lease.token == 1:
+            other = LeaseRecord(2, "shop", "o", "w", "", 800, 0, 0, Held.RELEASED)
+            assert claim(leases, other)
+        return got
+
+    monkeypatch.setattr(LeaseDirectory, "claim", claim_late)
+    assert lead(tmp_path, []) == generation_path(tmp_path, 3)
 
 
 def test_a_waiting_broker_tells_who_leads(tmp_path: Path) -> None:
@@ -383,6 +401,7 @@ def test_a_waiting_broker_tells_who_leads(tmp_path: Path) -> None:
                 while shared._other is None:
                     assert shared.waiting_for == f"waits for the lease on {tmp_path}"
                     await asyncio.sleep(0.01)
+            assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL, "it would end the broker"
             return shared.waiting_for
         finally:
             waiting.cancel()

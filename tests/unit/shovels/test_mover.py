@@ -117,6 +117,7 @@ def test_numbers_too_old_are_found_at_once_and_nothing_is_sent_twice() -> None:
     assert taken == places
     assert run.left == []
     assert run.destination.opened == 2
+    assert [one["event"] for one in run.told].count("running") == 1, "to its member it is one run"
     numbered = [number_of(properties)[1] for _, properties, _ in run.destination.published]
     assert numbered == [0, *[-1] * 10, *places[10:]]
 
@@ -390,6 +391,16 @@ def test_an_attempt_ends_when_everything_is_sent(
     run = Run([], lambda _, __: None, delete_after=1, source=source, changes=ON_PUBLISH)
     assert (run.ended["done"], run.left, unsent) == (True, [], [0, 0])
     assert sum(len(body) for _, _, body in run.destination.published) == body_bytes
+
+
+def test_the_first_reason_to_end_is_the_one_that_is_told() -> None:
+    """But that all is moved is no reason: an attempt that is stopped then is not done."""
+    given = cast("Task", SimpleNamespace(shovel=None, here=None, doubtful={}))
+    one = Mover(given, lambda _: None, 7)
+    for why in (mover.ALL_MOVED, "destination: it refuses", "it is stopped", mover.ALL_MOVED):
+        one._finish(why)
+    assert one._why == "destination: it refuses"
+    assert one._deadline < float("inf")
 
 
 def test_moved_messages_are_reported_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

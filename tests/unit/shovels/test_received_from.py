@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -142,6 +143,28 @@ def row(key: str, arguments: Table) -> list[str]:
 
 MINE = {"cluster-name": "near", "vhost": "/", "exchange": "x", "hops": 2}
 QUEUE = "federation: x -> near"
+
+
+def test_what_a_link_declares_there_outlives_it_or_goes_with_it() -> None:
+    """The queue is durable and stays, with all that comes while the link is down."""
+    declared: dict[Value, tuple[Value, ...]] = {}
+
+    def call(name: str, args: tuple[Value, ...], _: str) -> tuple[Value, ...]:
+        if name == "exchange.declare" and args[2]:
+            raise BrokerRefused(404, "NOT_FOUND")
+        declared[name, args[0]] = args[1:7]
+        return "", 0, 0
+
+    source = SimpleNamespace(call=call, open_channel=lambda: None)
+    upstream = UpstreamExchange(link(), "far", "/", {"bind": [], "unbind": []})
+    upstream.prepare(cast("AmqpConnection", source))
+    # passive, durable, exclusive, auto-delete, nowait
+    assert declared["queue.declare", QUEUE][:5] == (False, True, False, False, False)
+    # type, passive, durable, auto-delete, internal, nowait
+    assert declared["exchange.declare", "x"] == ("topic", False, True, False, False, False)
+    assert declared["exchange.declare", f"{QUEUE} A"] == (
+        "x-federation-upstream", False, True, True, True, False
+    )  # fmt: skip
 
 
 def prepared(source: Source, *bound: list[str]) -> UpstreamExchange:

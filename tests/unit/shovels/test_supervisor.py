@@ -545,12 +545,16 @@ def test_a_removed_link_tidies_up_at_its_upstream_and_a_moved_one_does_not() -> 
     federation.found = {KEY: federation.link("amqp://elsewhere")}
     node.pass_time(1)
     assert (node.begun[1].changes, node.begun[1].stopped) == ([{"ends": True}], [False])
+    other = replace(federation.link("amqp://elsewhere"), source_queue="federation: y -> near")
+    federation.found = {KEY: other}
+    node.pass_time(1)
+    assert node.begun[2].changes == [{"ends": True}], "nobody takes from the former queue there"
     federation.found = {KEY: BadShovel("its definition is none")}
     node.pass_time(1)
-    assert node.begun[2].changes == [], "it may be defined again"
+    assert node.begun[3].changes == [], "it may be defined again"
     (row,) = node.shovels.link_rows()
     assert (row["state"], row["reason"]) == ("terminated", "its definition is none")
-    assert len(node.begun) == 3
+    assert len(node.begun) == 4
 
 
 @pytest.mark.parametrize("found", [{}, {KEY: NotDefined("there is no upstream")}])

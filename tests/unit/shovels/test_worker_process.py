@@ -27,7 +27,7 @@ from broker.options.client_ports import ClientLimits
 from broker.replication.ports import MemberState
 from broker.shovels import worker_process
 from broker.shovels.definition import Link, parse_shovel
-from broker.shovels.member_shovels import shovels_of
+from broker.shovels.member_shovels import _name, shovels_of
 from broker.shovels.supervisor import Event, Job
 from broker.shovels.upstreams import link_of, parse_upstream
 from broker.shovels.worker_process import WorkerProcess
@@ -335,6 +335,27 @@ def test_a_process_that_cannot_be_killed_holds_up_no_other(
     asyncio.run(run())
 
 
+def test_the_end_of_its_input_asks_a_process_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has in flight is then confirmed: it is not killed, and writes nothing off."""
+    monkeypatch.setattr(worker_process, "ORDERLY_S", 600.0)
+
+    async def run() -> None:
+        shovel = parse_shovel("/", "s", VALUE)
+        with ThreadPoolExecutor(1) as threads:
+            attempt = WorkerProcess(
+                (sys.executable, "-c", "import sys; sys.stdin.read()"), "near", Member().clients,
+                Job(shovel, 0, {}), lambda _: None, asyncio.get_running_loop(), threads,
+            )  # fmt: skip
+            async with asyncio.timeout(30):
+                while attempt._process is None:  # noqa: ASYNC110 - it tells nobody
+                    await asyncio.sleep(0.01)
+            attempt.stop(at_once=False)
+            await asyncio.wait_for(attempt.task, 30)
+            assert attempt._process.returncode == 0
+
+    asyncio.run(run())
+
+
 def test_a_process_that_does_not_read_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """It hangs before it has read what it is to do, which is more than a pipe holds. A member that
     does not serve any more ends it at once: an orderly end is not waited for."""
@@ -376,6 +397,10 @@ def test_an_end_at_this_cluster_is_of_its_user_and_goes_with_the_process(
                     await asyncio.sleep(0)
             (link,) = member.clients.links()
             assert link.client.connection.user == user
+            told = link.client.connection.client_properties
+            assert told["connection_name"] == "Shovel s"
+            able = told["capabilities"]
+            assert able == {"consumer_cancel_notify": True, "connection.blocked": True}
             assert not link.client.unlimited, "nor may it announce addresses, as members do"
             (end,) = attempt._locals
             assert end.transport is not None
@@ -420,3 +445,11 @@ def test_a_process_that_does_not_end_is_killed_with_a_log_line(
     asyncio.run(run())
     assert "its process does not end, and is killed" in caplog.text
     assert ("'federation: x -> near' may be left at the upstream" in caplog.text) == gone
+
+
+@pytest.mark.parametrize(("cluster", "name"), [("shop", "shop"), ("", "id")])
+def test_other_brokers_know_a_cluster_by_its_name_or_else_its_id(cluster: str, name: str) -> None:
+    """By which links detect loops."""
+    identity = SimpleNamespace(cluster=cluster, cluster_id="id")
+    clients = SimpleNamespace(gateway=SimpleNamespace(identity=identity))
+    assert _name(cast("Connections", clients)) == name
