@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import subprocess
@@ -147,7 +148,10 @@ def test_a_cleanly_stopped_member_repeats_nothing(
     others = [member for member in near.members if member is not first]
     publish(near[0], "orderly", range(count))
     wait_until(lambda: waiting(far[0], "orderly") >= 300, 60, "messages to flow")
+    moving = processes(near)
     first.signal(signal.SIGTERM)
+    for process in moving:  # `systemctl stop` signals all processes of a unit
+        os.kill(process, signal.SIGTERM)
     assert waiting(far[0], "orderly") < count, "it was not stopped in time"
     assert take(far[0], "orderly", count) == list(range(count))
     wait_until(lambda: depth(others[0], "orderly") == 0, 30, "the acknowledgements")
