@@ -567,3 +567,42 @@ def test_the_outcome_of_every_message_is_counted() -> None:
         "5 confirmed by clients, all accounted for: 1 settled, 1 dropped, 1 dead-lettered, "
         "1 purged, 1 still there"
     )
+
+
+def test_a_purge_and_a_cold_start_end_what_waits_there() -> None:
+    """Each in a queue of its own; what a connection held comes back by the command that ends it."""
+    servers, clients = Servers(), Clients()
+    again, held, kept, deleted, lost = (
+        ClientPair(name, servers, clients) for name in ("again", "held", "kept", "deleted", "lost")
+    )
+    for queues in ((), (again.queue,)):  # of two with one number the one in a queue counts
+        again.writer.published(1, again.body("m"))
+        servers.publish(again.body("m"), 1, *queues)
+    again.writer.confirmed(1)
+    (message,) = held.publish("m", held.queue)
+    servers.deliver(message)
+    servers.purge(held.queue, 0)
+    kept.publish("m", kept.queue)
+    servers.purge(kept.queue, 0, cause=2)
+    servers.cold_start(kept.queue, [], also=True)
+    for pair, cause in ((deleted, 1), (lost, 2)):
+        (message,) = pair.publish("m", pair.queue)
+        servers.keep_no_disk()
+        servers.deliver(message)
+        servers.give_back(message)
+        servers.purge(pair.queue, 1, cause, also=True)
+    report = check_all(servers, clients)
+    assert (
+        str(report.outcomes) == "5 confirmed by clients, all accounted for: 2 purged, 3 still there"
+    )
+
+
+@pytest.mark.parametrize(
+    "extent", [ALL._replace(from_start=False), ALL._replace(complete=False), ALL]
+)
+def test_two_ends_are_a_fault_where_the_whole_history_is_told(extent: HistoryExtent) -> None:
+    """Else the same content may have entered a second time where no log tells."""
+    servers, clients = Servers(), Clients()
+    end_twice(ClientPair("twice", servers, clients))
+    found = [one.property for one in check_all(servers, clients, extent).findings]
+    assert found == ["G20"] * (extent == ALL)

@@ -140,18 +140,24 @@ class Servers:
         queue, seq, content = message
         self._move(Op.DROPPED, False, 0, queue, seq, 0, content)
 
-    def purge(self, queue: int, ready: int) -> None:
-        """Purge a queue."""
-        self._command()
-        self._move(Op.PURGED, False, 0, queue, self._next_seq[queue], ready, 0)
+    def purge(self, queue: int, ready: int, cause: int = 0, *, also: bool = False) -> None:
+        """Purge a queue.  `also`: by the same command."""
+        if not also:
+            self._command()
+        self._move(Op.PURGED, False, cause, queue, self._next_seq[queue], ready, 0)
 
-    def cold_start(self, queue: int, kept: list[Message]) -> list[Message]:
+    def cold_start(self, queue: int, kept: list[Message], *, also: bool = False) -> list[Message]:
         """Cold start of the cluster; return the kept messages, at their new places."""
-        self._command()
+        if not also:
+            self._command()
         first = self._next_seq[queue]
         self._move(Op.RECOVERED, False, 0, queue, first, len(kept), 0)
         self._next_seq[queue] += len(kept)
         return [one._replace(seq=first + at) for at, one in enumerate(kept)]
+
+    def keep_no_disk(self) -> None:
+        """The last move was of a message that is not persistent."""
+        self.rows[-1] = self.rows[-1]._replace(flag=False)
 
     def without_last(self, op: Op) -> None:
         """Remove the last move of this kind."""
@@ -213,6 +219,10 @@ class Clients(ClientHistory):
         del self._made[self._names.index(name)]
         self._names.remove(name)
 
+    def is_later_life(self, name: str, of: str) -> None:
+        """Let one client be another one that was started again."""
+        self._names[self._names.index(name)] = of
+
     def mark_fresh(self, session: Session) -> None:
         """Does nothing."""
 
@@ -225,10 +235,11 @@ class Clients(ClientHistory):
 
         from tools.verify.input.tables import arrow_schema
 
+        lives = [self._names[:at].count(name) + 1 for at, name in enumerate(self._names)]
         rows = [
-            (name, 1, session.number, session.queue, lsn, 0, what & ~REDELIVERED,
+            (name, life, session.number, session.queue, lsn, 0, what & ~REDELIVERED,
              bool(what & REDELIVERED), signed(body), aux)
-            for name, session in zip(self._names, self._made, strict=True)
+            for name, life, session in zip(self._names, lives, self._made, strict=True)
             for lsn, (what, body, aux) in enumerate(CLIENT_ROW.iter_unpack(bytes(session.ops)))
         ]  # fmt: skip
         schema = arrow_schema(OPERATIONS)

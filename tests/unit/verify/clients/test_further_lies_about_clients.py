@@ -354,9 +354,12 @@ def test_nobody_else_is_accused() -> None:
     assert len(everything().findings) == sum(map(len, LIES.values())), everything().findings
 
 
-@pytest.mark.parametrize("readers", [1, 2])
-def test_who_else_acked_is_unknown_where_logs_may_end_early(readers: int) -> None:
-    """G20: the other one's ack may be in the part of the history that is missing."""
+@pytest.mark.parametrize(("readers", "restarted"), [(1, False), (2, False), (2, True)])
+def test_who_else_acked_is_unknown_where_logs_may_end_early(
+    readers: int, *, restarted: bool
+) -> None:
+    """G20: the ack of the other one, or of a later life, may be in the part of the history that is
+    missing."""
     pair = ClientPair("held", Servers(), Clients())
     hold_one_body_at_two_readers(pair)
     if readers == 1:
@@ -369,6 +372,8 @@ def test_who_else_acked_is_unknown_where_logs_may_end_early(readers: int) -> Non
         pair.servers.deliver(later)
         second = pair.clients.made(f"second reader of {pair.name}")
         second.received(2, pair.body("for the second"), redelivered=False)
+    if restarted:
+        pair.clients.is_later_life(f"second reader of {pair.name}", f"reader of {pair.name}")
     early = ALL._replace(to_end=False)
     found = [one.property for one in check_all(pair.servers, pair.clients, early).findings]
     assert found == ["G20"] * (readers == 1)
