@@ -20,6 +20,7 @@ from tests.system.verify.support.make_client_histories import (
     Clients,
     Servers,
 )
+from tools.verify.clients import judgement
 from tools.verify.clients.check import ClientReport
 from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
 from tools.verify.input.tables import arrow_schema
@@ -103,6 +104,15 @@ def give_one_message_to_two_readers(pair: ClientPair) -> None:
     pair.clients.client("second reader", pair.name).received(
         1, pair.body("only one"), redelivered=False
     )
+
+
+def receive_twice_what_two_members_logged(pair: ClientPair) -> None:
+    """Two members logged the one delivery, the second as part of a superseded history."""
+    (message,) = pair.publish("once", pair.queue)
+    pair.servers.deliver(message)
+    pair.servers.rows.append(pair.servers.rows[-1]._replace(epoch=0))
+    for _ in range(2):
+        pair.receive("once")
 
 
 def read_in_a_stream_more_often_than_it_was_sent(pair: ClientPair) -> None:
@@ -301,6 +311,9 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
     receive_a_repeat: [("G11", "without the redelivered flag (counting all clients), but it ent")],
     enter_the_same_queue_twice: [("G20", "was sent once, but became 2 messages")],
     give_one_message_to_two_readers: [("G11", "received it twice (counting all clients), but it")],
+    receive_twice_what_two_members_logged: [
+        ("G11", "received it twice (counting all clients), but it was delivered once")
+    ],
     read_in_a_stream_more_often_than_it_was_sent: [
         ("G11", "received it 3 times (counting all clients), but it was delivered twice")
     ],
@@ -352,6 +365,26 @@ def test_each_lie_is_named(lie: Callable[[ClientPair], None]) -> None:
 
 def test_nobody_else_is_accused() -> None:
     assert len(everything().findings) == sum(map(len, LIES.values())), everything().findings
+
+
+@pytest.mark.parametrize("lost_ends", [False, True])
+def test_what_entered_no_queue_may_be_lost_with_the_end_of_a_log(*, lost_ends: bool) -> None:
+    """G11, G20: a message that did enter one is judged all the same."""
+    servers, clients = Servers(), Clients()
+    for lie in (receive_from_nowhere, give_one_message_to_two_readers):
+        lie(ClientPair(lie.__name__, servers, clients))
+    found = check_all(servers, clients, ALL._replace(lost_ends=lost_ends)).findings
+    assert sorted(one.property for one in found) == ["G11", "G20"][: 2 - lost_ends]
+
+
+def test_of_each_promise_the_first_findings_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judgement, "FINDINGS_MAX", 1)
+    servers, clients = Servers(), Clients()
+    for lie in (confirm_a_dead_letter, confirm_twice, enter_the_same_queue_twice):
+        lie(ClientPair(lie.__name__, servers, clients))
+    found = check_all(servers, clients).findings
+    assert [one.property for one in found] == ["G8", "G20"]
+    assert "confirm_a_dead_letter" in found[0].what
 
 
 @pytest.mark.parametrize(("readers", "restarted"), [(1, False), (2, False), (2, True)])
