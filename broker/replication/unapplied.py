@@ -39,6 +39,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from broker.machine.command_codec import BlobMalformed, unpack_blob
+from broker.machine.commands import SHUTDOWN
 from broker.replication.chain import History, item_hash, next_order
 from broker.waiting.pager import Pager
 from vsync.primary.events import Activated, Activation, Ordered, PrimaryEvent, Transfer
@@ -204,9 +206,13 @@ class CatchUp:
         self._held_bytes_max = held_bytes_max
         self._held_bytes = 0
         self._owed = 0  # to be applied for what was ordered meanwhile
-        self._order = transfer.order  # of the place in the history that the next item follows
         self._held: deque[Ordered | Activated] = deque()
-        self._places: dict[bytes, int] = {self._order: 0}  # how many held items lead there
+        self._orders = [transfer.order]
+        """The order behind all held items, by each history that may be the true one."""
+        self._shut_down = [transfer.order]
+        """Places at which a state may be shut down already: it leaves out what follows there, up to
+        the next activation."""
+        self._places: dict[bytes, int] = {transfer.order: 0}  # how many held items lead there
         self._past: list[Activated] = []  # activations that lie before what is held
 
     def is_behind_all(self, history: History) -> bool:
@@ -226,17 +232,18 @@ class CatchUp:
         if self.met:
             return
         body = item_hash(body_of(event))
+        orders = [next_order(order, body) for order in self._orders]
         if isinstance(event, Activated):
-            # Unstable items that it decides may stand behind a shutdown. Nobody applies those, so
-            # no state's order counts them: after each place, it may be the next item.
-            skipping = [next_order(order, body) for order in self._places]
-            self._places |= dict.fromkeys(skipping, len(self._held))
-        self._order = next_order(self._order, body)
-        self._places[self._order] = len(self._held)
+            self._shut_down = [next_order(order, body) for order in self._shut_down]
+            orders += self._shut_down
+        elif event.decided_by and _shuts_down(event.payload):
+            self._shut_down += orders
+        self._orders = list(dict.fromkeys(orders))
+        self._places |= dict.fromkeys(self._orders, len(self._held))
         if self._held_bytes > self._held_bytes_max:
             self.counters["given_up"] += 1
             self._drop(len(self._held))
-            self._places = {self._order: 0}
+            self._places = dict.fromkeys(self._orders, 0)
 
     def meet(self, history: History) -> list[Activated] | None:
         """Begin to hand out the held items if `history` is a place among them.
@@ -395,6 +402,13 @@ class Unapplied:
 
 def _size(event: Ordered | Activated) -> int:
     return 0 if isinstance(event, Activated) else len(event.payload)
+
+
+def _shuts_down(payload: bytes) -> bool:
+    try:
+        return any(command[0] == SHUTDOWN for command in unpack_blob(payload).commands)
+    except BlobMalformed:  # refused when it is applied
+        return False
 
 
 def body_of(event: Ordered | Activated) -> bytes | Activation:

@@ -87,6 +87,32 @@ def test_a_state_behind_what_an_unstable_shutdown_left_out_is_met(incarnation: i
     same_everywhere(bus, "a b c")
 
 
+def test_a_state_with_what_was_sent_again_after_an_unstable_shutdown_is_met() -> None:
+    """A member that restarts in the view that decides the shutdown takes it back, so what was left
+    out is ordered again, and applied."""
+    bus = formed()
+    bus.cores["a"].submit(hello())
+    bus.run("a b c")
+    for command in (Shutdown(SHUTDOWN, "the end"), publish(1), publish(2)):
+        bus.cores["b"].submit([command])
+    late, bus.queue = bus.queue, []
+    bus.transitional("a b")
+    for sender, payload in late:
+        bus.deliver("a b", sender, payload, transitional="a b")
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    bus.view("a b c")
+    bus.run("a b c")
+    assert bus.cores["a"].replica.history.position == 11, "1 and 2 were applied after that"
+    core = bus.cores["c"]
+    assert core.transfer_donor
+    core.state_received(copied(bus), counts=True)
+    bus.work("c")
+    bus.run("a b c")
+    assert core.primary.has_caught_up
+    same_everywhere(bus, "a b c")
+
+
 def test_held_items_are_not_dropped_once_they_are_met() -> None:
     """The tail leads past items dropped before that, and ends there: nothing leads past these."""
     kept = CatchUp(Transfer(Member("a", 1, "a:1"), 1, 0, bytes(16)), held_bytes_max=1000)
