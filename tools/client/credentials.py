@@ -28,6 +28,11 @@ from vsync.types import record
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT = "guest"
+NEAR_ONLY = (
+    f"; {DEFAULT} is the user if none is named, and logs in over 127.0.0.1 only: name another one "
+    "by --user, or by QPID_USER and QPID_PASSWORD"
+)
+"""Follows the refusal of a login of the default user."""
 
 
 @record

@@ -19,8 +19,15 @@ from typing import TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from tools.cli.streams import complain
-from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, TlsRefused
+from tools.client.amqp_client import (
+    AmqpConnection,
+    BrokerRefused,
+    ConnectionLost,
+    Login,
+    TlsRefused,
+)
 from tools.client.broker_url import AMQP, Address, BrokerUrl, Schemes, brokers
+from tools.client.credentials import DEFAULT, NEAR_ONLY
 from vsync.types import record
 
 FAILOVER = "failover:"
@@ -110,9 +117,15 @@ class BrokerList:
 
     def connect(self) -> AmqpConnection:
         """Connect to the next broker that accepts; ConnectionLost after the timeout."""
-        connection, self._place = connect_any(
-            self._brokers, self._login, self._reconnect, self._place, self._on_failure
-        )
+        try:
+            connection, self._place = connect_any(
+                self._brokers, self._login, self._reconnect, self._place, self._on_failure
+            )
+        except BrokerRefused as refusal:
+            if self._login.user == DEFAULT and "Login was refused" in str(refusal):
+                said = str(refusal).rstrip(".")
+                raise BrokerRefused(refusal.code, f"{said}{NEAR_ONLY}") from None
+            raise
         if self._was_connected:
             self.failovers += 1
         self._was_connected = True

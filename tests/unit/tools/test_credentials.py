@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
 from pathlib import Path
 
 import click
@@ -10,8 +13,13 @@ import pytest
 from broker.exit_codes import Exit
 from broker.options.addresses import Address
 from tools.cli.failures import ToolError
+from tools.client import failover
+from tools.client.amqp_client import BrokerRefused, Login
 from tools.client.broker_url import AMQP, HTTP, BrokerUrl, brokers, parse_url
-from tools.client.credentials import Credentials, from_environment, with_credentials
+from tools.client.credentials import NEAR_ONLY, Credentials, from_environment, with_credentials
+from tools.client.failover import BrokerList, Reconnect
+from tools.client.http_api import Api, ApiError
+from tools.client.management import ManagementError, Target
 from tools.client.options import route
 from tools.client.tls import TlsFiles
 
@@ -138,3 +146,43 @@ def test_the_options_of_a_command() -> None:
     assert command.main(words, standalone_mode=False) == Credentials(
         "u", "p", TlsFiles(Path("ca"), None, None, "ca")
     )
+
+
+def _answering(answer: bytes) -> tuple[socket.socket, Address]:
+    """A listener whose next connection gets this answer, at its first bytes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener, Address(*listener.getsockname())
+
+
+@pytest.mark.parametrize(("user", "told"), [("guest", True), ("ada", False)])
+def test_a_refused_guest_is_told_who_it_is(
+    monkeypatch: pytest.MonkeyPatch, user: str, told: bool
+) -> None:
+    """Who names no user is guest, and from another machine that is refused."""
+    text = json.dumps({"ok": False, "error": f"the login of user '{user}' was refused"})
+    listener, address = _answering(f"{text}\n".encode())
+    with listener, pytest.raises(ManagementError) as refused:
+        Target(address, user, timeout_seconds=5.0).ask(op="status")
+    assert (NEAR_ONLY in str(refused.value)) is told
+
+    content = b'{"error": "not_authorised", "reason": "Login failed"}'
+    head = f"HTTP/1.1 401 no\r\nContent-Length: {len(content)}\r\n\r\n"
+    listener, address = _answering(head.encode() + content)
+    with listener, pytest.raises(ApiError) as denied:
+        Api(address, user, "x", 5.0).get("overview")
+    assert (NEAR_ONLY in str(denied.value)) is told
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokerRefused(403, "a: ACCESS_REFUSED - Login was refused using PLAIN.")
+
+    monkeypatch.setattr(failover, "AmqpConnection", refuse)
+    with pytest.raises(BrokerRefused) as closed:
+        BrokerList([address], Login(user), Reconnect(1.0), print).connect()
+    assert (NEAR_ONLY in str(closed.value)) is told
