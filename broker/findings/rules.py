@@ -148,10 +148,13 @@ def _not_serving(seen: Situation) -> Iterator[Finding]:
         yield Finding(
             "cluster-waits", [seen.cluster],
             f"{seen.me} waits for the first start of its cluster: {why}",
-            "It serves nobody until --cluster-size members are there, at the first start only.",
+            "It serves nobody until "
+            + ("both members" if seen.pair else "--cluster-size members")
+            + " are there, at the first start only.",
             "Start the other members. If they run, check that --cluster-name is the same, that "
-            "--cluster-nodes lists each one's --cluster-bind, and that no firewall blocks these "
-            "ports.",
+            + ("--hac-peer, or the slave's --master-connector, is the other one's ring address"
+               if seen.pair else "--cluster-nodes lists each one's --cluster-bind")
+            + ", and that no firewall blocks these ports.",
         )  # fmt: skip
     elif seen.status == "INQUORATE":
         yield Finding(
@@ -195,6 +198,7 @@ def _down(seen: Situation) -> Iterator[Finding]:
             continue
         yield Finding(
             "member-down", [one.name], f"{one.name} is down",
+            "The other one serves alone, or waits: qpid-ha query says which." if seen.pair else
             "The others continue. "
             + ("The loss of one more member stops the cluster." if spare < 1 else
                f"They can lose {spare} more vote{'s' * (spare > 1)}."),
@@ -421,12 +425,16 @@ def _restarted_once(seen: Situation, since: int) -> set[str]:
 
 
 def _roles(seen: Situation) -> Iterator[Finding]:
-    if seen.roles and not {"active", "recovering"}.intersection(seen.roles):
+    waits = seen.status == "WAITING"  # which is a finding of its own
+    if seen.roles and not waits and not {"active", "recovering"}.intersection(seen.roles):
+        what = "pair" if seen.pair else "active-passive cluster"
         yield Finding(
-            "no-active-member", [seen.cluster],
-            "no member of this active-passive cluster is active",
-            "All members refuse clients.",
-            "qpid-ha status --all; with --ha-promotion manual: qpid-ha -b MEMBER promote",
+            "no-active-member", [seen.cluster], f"no member of this {what} is active",
+            *(("Clients wait or are refused.",
+               "qpid-ha query says what each member waits for: the other one, which you start with "
+               "its old --data-dir, or a client that connects to it.") if seen.pair else
+              ("All members refuse clients.",
+               "qpid-ha status --all; with --ha-promotion manual: qpid-ha -b MEMBER promote")),
         )  # fmt: skip
     for one, figures in _measured(seen):
         if figures["pair_alone"]:

@@ -191,6 +191,17 @@ def test_a_lost_member_of_a_pair_is_replaced_under_its_address() -> None:
     assert "--replace-voter" not in found.do
 
 
+def test_the_advice_about_a_pair_is_that_of_a_pair() -> None:
+    (waits,) = told(status="WAITING", roles=["joining"], pair=True)
+    assert "both members" in waits.follows
+    assert "--hac-peer" in waits.do
+    (idle,) = told(roles=["ready"], pair=True)
+    assert idle.name == "no-active-member"
+    assert "promote" not in idle.do
+    (down,) = told(**other(member("b", "DOWN")), pair=True)
+    assert down.follows.startswith("The other one serves alone, or waits")
+
+
 def test_a_late_member_is_reported_with_count_duration_and_time() -> None:
     late: Figures = {
         "late_recent": 3, "late_recent_s": 12.44, "late_longest_s": 8.1, "late_since_s": 90.0
