@@ -37,6 +37,12 @@ def elsewhere(why: str) -> str:
     )
 
 
+DEFAULT_USER = "guest"
+NEAR_ONLY = (
+    f"; {DEFAULT_USER} is the user if none is named, and logs in over 127.0.0.1 only: name another "
+    "one by --user, or by QPID_USER and QPID_PASSWORD"
+)
+"""Follows the refusal of a login of the default user."""
 AMQP: Schemes = {
     "amqp://": Scheme(False, AMQP_PORT),
     "amqps://": Scheme(True, AMQPS_PORT),

@@ -22,17 +22,11 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.shared_options import together
-from tools.client.broker_url import BrokerUrl
+from tools.client.broker_url import DEFAULT_USER, BrokerUrl
 from tools.client.tls import VERIFY, TlsFiles, client_context
 from vsync.types import record
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-DEFAULT = "guest"
-NEAR_ONLY = (
-    f"; {DEFAULT} is the user if none is named, and logs in over 127.0.0.1 only: name another one "
-    "by --user, or by QPID_USER and QPID_PASSWORD"
-)
-"""Follows the refusal of a login of the default user."""
 
 
 @record
@@ -45,10 +39,10 @@ class Credentials:
 
     def login(self, url: BrokerUrl) -> tuple[str, str]:
         """The user and the password for a broker. Raises ToolError."""
-        user = url.user or self.user or DEFAULT
+        user = url.user or self.user or DEFAULT_USER
         password = self.password if url.password is None else url.password
         if password is None:
-            password = DEFAULT if user == DEFAULT else typed_password(user)
+            password = DEFAULT_USER if user == DEFAULT_USER else typed_password(user)
         return user, password
 
     def context(self, url: BrokerUrl) -> ssl.SSLContext | None:

@@ -26,8 +26,15 @@ from tools.client.amqp_client import (
     Login,
     TlsRefused,
 )
-from tools.client.broker_url import AMQP, Address, BrokerUrl, Schemes, brokers
-from tools.client.credentials import DEFAULT, NEAR_ONLY
+from tools.client.broker_url import (
+    AMQP,
+    DEFAULT_USER,
+    NEAR_ONLY,
+    Address,
+    BrokerUrl,
+    Schemes,
+    brokers,
+)
 from vsync.types import record
 
 FAILOVER = "failover:"
@@ -122,7 +129,7 @@ class BrokerList:
                 self._brokers, self._login, self._reconnect, self._place, self._on_failure
             )
         except BrokerRefused as refusal:
-            if self._login.user == DEFAULT and "Login was refused" in str(refusal):
+            if self._login.user == DEFAULT_USER and "Login was refused" in str(refusal):
                 said = str(refusal).rstrip(".")
                 raise BrokerRefused(refusal.code, f"{said}{NEAR_ONLY}") from None
             raise

@@ -22,8 +22,8 @@ from tools.cli.answers import Json as Json
 from tools.cli.answers import Object as Object
 from tools.cli.answers import fields, objects
 from tools.cli.failures import ToolError
-from tools.client.broker_url import HTTP, Address
-from tools.client.credentials import DEFAULT, NEAR_ONLY, Credentials, from_environment
+from tools.client.broker_url import DEFAULT_USER, HTTP, NEAR_ONLY, Address
+from tools.client.credentials import Credentials, from_environment
 from tools.client.failover import Chosen, MemberAddress, NoneReached, read_brokers
 from tools.client.management import OTHERS, RING
 from tools.client.tls import is_final, reason
@@ -212,7 +212,7 @@ class Api:
             return found
         reason = fields(found).get("reason")
         if status == 401 and reason in (None, "Login failed"):
-            more = NEAR_ONLY if self.user == DEFAULT else ""
+            more = NEAR_ONLY if self.user == DEFAULT_USER else ""
             reason = f"user '{self.user}' and this password are refused{more}"
         elif status == 401 and (lacking := LACKS_TAG.fullmatch(str(reason))):
             raise LacksTag(

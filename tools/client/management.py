@@ -18,8 +18,7 @@ from typing import Protocol, TypeVar
 from tools.cli.answers import Json as Json
 from tools.cli.answers import objects
 from tools.client import tls as tls_client
-from tools.client.broker_url import Address
-from tools.client.credentials import DEFAULT, NEAR_ONLY
+from tools.client.broker_url import DEFAULT_USER, NEAR_ONLY, Address
 from tools.client.failover import Chosen, MemberAddress, NoneReached
 from vsync.types import record
 
@@ -245,7 +244,7 @@ def _answer(line: bytes, broker: MemberAddress) -> dict[str, Json]:
         raise Unreachable(f"{broker} does not speak the management protocol")
     if answer.get("ok") is not True:
         error = answer.get("error", "the broker refused without a reason")
-        more = NEAR_ONLY if error == f"the login of user '{DEFAULT}' was refused" else ""
+        more = NEAR_ONLY if error == f"the login of user '{DEFAULT_USER}' was refused" else ""
         raise ManagementError(f"{error}{more}")
     return answer
 

@@ -15,8 +15,8 @@ from broker.options.addresses import Address
 from tools.cli.failures import ToolError
 from tools.client import failover
 from tools.client.amqp_client import BrokerRefused, Login
-from tools.client.broker_url import AMQP, HTTP, BrokerUrl, brokers, parse_url
-from tools.client.credentials import NEAR_ONLY, Credentials, from_environment, with_credentials
+from tools.client.broker_url import AMQP, HTTP, NEAR_ONLY, BrokerUrl, brokers, parse_url
+from tools.client.credentials import Credentials, from_environment, with_credentials
 from tools.client.failover import BrokerList, Reconnect
 from tools.client.http_api import Api, ApiError
 from tools.client.management import ManagementError, Target
