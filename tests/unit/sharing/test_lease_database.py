@@ -9,8 +9,10 @@ import pytest
 
 from broker.options.modes.shared_store import DatabaseLock
 from broker.sharing.databases import DatabaseTrouble, SQLite
+from broker.sharing.generations import generation_path
+from broker.sharing.lease_database import lease_in
 from broker.sharing.leases import MARK
-from store.errors import StoreUnreadable
+from store.errors import StoreMissing, StoreUnreadable
 from tests.unit.sharing.lease_database_contract import LeaseDatabaseContract, lease
 
 NORMAL = 1
@@ -84,3 +86,24 @@ class TestSqlite(LeaseDatabaseContract):
         (store / MARK).write_text("qpidd-lease-database 2 x\n")
         with pytest.raises(StoreUnreadable, match="start the release that wrote it"):
             self.of(store, lock)
+
+    def test_a_generation_that_was_seen_is_not_forgotten(
+        self, store: Path, lock: DatabaseLock
+    ) -> None:
+        """If it is away when this broker leads, an empty store would begin in its place."""
+        one = self.of(store, lock)
+        generation_path(store, 9).mkdir()
+        one.newest()
+        generation_path(store, 9).rmdir()
+        with pytest.raises(StoreMissing):
+            one.newest()
+        assert one.complete == 9
+
+    @pytest.mark.parametrize(("lease_ms", "patience_s"), [(800, 2.0), (30_000, 30.0)])
+    def test_a_statement_may_take_as_long_as_the_lease(
+        self, store: Path, lock: DatabaseLock, lease_ms: int, patience_s: float
+    ) -> None:
+        """A later answer is of no use; a short lease is no reason to give up at once."""
+        database = lease_in(store, "shop", lock, lease_ms)._database
+        assert isinstance(database, SQLite)
+        assert database._patience_s == patience_s

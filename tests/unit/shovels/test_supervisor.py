@@ -260,6 +260,7 @@ def test_a_stopping_member_ends_attempts_in_order_and_kills_the_rest() -> None:
     node.pass_time(1)
     node.begun[0].slow = True
     assert not node.shovels.finish()
+    state.define("late")
     node.pass_time(0.1)
     assert not node.shovels.finish()
     assert node.begun[0].stopped == [False]
@@ -292,6 +293,7 @@ def test_pauses_grow_and_shrink_again_after_a_good_run() -> None:
     node.pass_time(1)
     pauses = []
     for _ in range(8):
+        node.begun[-1].hear({"event": "running"})  # and fails as soon as anything moves
         node.begun[-1].hear({"event": "ended", "why": "destination: gone"})
         assert (node.row()["state"], node.row()["reason"]) == ("terminated", "destination: gone")
         begun, since = len(node.begun), node.now
