@@ -13,9 +13,9 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from broker.machine.move_log import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED, Op
 from tests.support.dashboard.chromium import browser
 from tools.verify.findings import PROPERTIES, Coverage, Finding
+from tools.verify.format.moves import Op
 from tools.verify.report.html import page
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import (
@@ -53,16 +53,16 @@ def example(members: int, hours: int, *, broken: bool = False, epochs: int = 5) 
         absent = [(away, back)] if number == 1 else []
         _add_member(timeline, name, begins, absent, late=number == members - 1)
     timeline.slices.sort()
-    counts = [(what, RATE * 0.4) for what in (BY_CLIENT, DELIVERED, Op.SETTLED)]
-    timeline.move_counts = sorted(
-        MoveCount(n, what, int(a_second * timeline.slice_us / 1e6 * chance.uniform(0.8, 1.2)))
+    usual = RATE * 0.4 * timeline.slice_us / 1e6
+    timeline.move_counts = [
+        MoveCount(n, op, 0, False, int(usual * chance.uniform(0.8, 1.2)))
         for n in range(SLICES)
-        for what, a_second in counts
-    )
+        for op in (Op.PUBLISHED, Op.DELIVERED, Op.SETTLED)
+    ]
     timeline.move_counts += [
-        MoveCount(37, MEMBER_LOST, 2400),
-        MoveCount(38, DELIVERED | FLAG, 2710),
-        MoveCount(60, NACKED, 310),
+        MoveCount(37, Op.RETURNED, 3, False, 2400),  # its member was lost
+        MoveCount(38, Op.DELIVERED, 0, True, 2710),
+        MoveCount(60, Op.RETURNED, 0, False, 310),  # a nack
     ]
     report = Report(timeline=timeline)
     records = members * hours * 3600 * RATE // 8

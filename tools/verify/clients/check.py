@@ -11,6 +11,7 @@ A client's actions before the members' logs begin, or after they end, are not lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -125,13 +126,12 @@ def _received(
 
 
 def _counts(rows: list[dict[str, Any]]) -> ClientCounts:
-    def of(op: ClientOp) -> int:
-        return sum(row["n"] for row in rows if row["op"] == op)
-
+    n: Counter[int] = Counter()
+    for row in rows:
+        n[row["op"]] += row["n"]
     return ClientCounts(
-        len({(row["client"], row["life"]) for row in rows}), sum(row["n"] for row in rows),
-        of(ClientOp.PUBLISHED), of(ClientOp.CONFIRMED), of(ClientOp.REFUSED),
-        of(ClientOp.RECEIVED), of(ClientOp.ACKED),
+        len({(row["client"], row["life"]) for row in rows}), n.total(), n[ClientOp.PUBLISHED],
+        n[ClientOp.CONFIRMED], n[ClientOp.REFUSED], n[ClientOp.RECEIVED], n[ClientOp.ACKED],
     )  # fmt: skip
 
 

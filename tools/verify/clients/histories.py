@@ -159,13 +159,9 @@ def check_histories(
         return exchange.run(spark, whole if everywhere else of_clients + of_members, read_evidence)
 
     extent = told.extent._replace(routes=len({vhost for _, vhost, _ in named}) == 1)
-    return check_clients(run, names, extent, _bins(client_segments, told.stretches))
-
-
-def _bins(client_segments: Sequence[Path], stretches: Sequence[Stretch]) -> int:
-    """Return the number of bins that keeps each small enough for memory; two cores want two."""
-    sources = {stretch.file for stretch in stretches}
-    return -(-count_rows([*client_segments, *sources]) // ROWS_IN_BIN)
+    sources = {stretch.file for stretch in told.stretches}
+    bins = -(-count_rows([*client_segments, *sources]) // ROWS_IN_BIN)  # each fits into memory
+    return check_clients(run, names, extent, bins)
 
 
 def extent_of(rows: Sequence[Row], gaps: Iterable[Gap]) -> HistoryExtent:

@@ -16,7 +16,6 @@ LIVES_SCHEMAS = {
     "places": "queue bigint, content bigint, ends bigint, end_time bigint, end_position bigint, "
     "end_op bigint, end_cause bigint, acks bigint, rejects bigint, last_time bigint, "
     "last_position bigint, last_op bigint, persistent boolean",
-    "contents": "content bigint, body bigint",
     "deliveries": "name string, body bigint, plain bigint, again bigint, reads bigint, "
     "position bigint",
     "unknown": "name string, n bigint",

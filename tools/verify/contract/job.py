@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView, covers, runs_of
@@ -57,8 +57,8 @@ TOGETHER = {
         SELECT name, CAST(SUM(n) AS BIGINT) AS n FROM counts GROUP BY name
         UNION ALL SELECT 'recoveries', COUNT(*) FROM recoveries""",
     "traffic_sums": """
-        SELECT number, what, CAST(SUM(n) AS BIGINT) AS n
-        FROM traffic GROUP BY number, what ORDER BY number, what""",
+        SELECT number, op, cause, flag, CAST(SUM(n) AS BIGINT) AS n
+        FROM traffic GROUP BY number, op, cause, flag ORDER BY number, op, cause, flag""",
 }
 
 
@@ -71,13 +71,13 @@ class ContractResult:
     counts: Counter[str] = field(default_factory=Counter)  # of items; `coverage` says of which
     stretches: list[Stretch] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    traffic: list[tuple[int, ...]] = field(default_factory=list)  # slice, what, number of moves
+    traffic: list[dict[str, Any]] = field(default_factory=list)  # rows of "traffic_sums"
 
     def add(self, found: Tables) -> None:
         """Add the results of the last step of the exchange."""
         self.breaches = [Breach(**row) for row in found["firsts"].to_pylist()]
         self.counts.update({row["name"]: row["n"] for row in found["sums"].to_pylist()})
-        self.traffic = [tuple(row.values()) for row in found["traffic_sums"].to_pylist()]
+        self.traffic = found["traffic_sums"].to_pylist()
 
 
 def tasks_for(

@@ -59,7 +59,8 @@ _STRETCHES = "run bigint, begins bigint, ends bigint, whole_from bigint"
 
 SCHEMAS = {
     **LIVES_SCHEMAS, "breaches": BREACHES, "high_waters": order.HIGH_WATERS,
-    "counts": "name string, n bigint", "traffic": "number bigint, what bigint, n bigint",
+    "counts": "name string, n bigint",
+    "traffic": "number bigint, op bigint, cause bigint, flag boolean, n bigint",
 }  # fmt: skip
 
 # `logged`: the moves of a part, in order; `stretch`: the first position of the range that the
@@ -87,8 +88,7 @@ _OF_MOVES = {
         FROM logged WHERE stretch >= 0 AND (op = 12 OR op = 1 AND cause = 3
             OR op = 14 AND cause = 0 OR op = 6 AND cause IN (0, 4)) GROUP BY 1""",
     "traffic": """
-        SELECT slice AS number, op + 16 * cause + CASE WHEN flag THEN 128 ELSE 0 END AS what,
-            COUNT(*) AS n
+        SELECT slice AS number, op, cause, flag, COUNT(*) AS n
         FROM logged WHERE stretch >= 0 GROUP BY slice, op, cause, flag""",
 }
 _RULED = {"breaches", *order.ORDER, *causes.CAUSED, *arrivals.ARRIVALS, *arrivals.ANSWERED}

@@ -97,21 +97,15 @@ _STOP, _END, _LEASE = range(3)  # ways to end
 
 
 def parse_segment(data: bytes, file: str) -> Iterator[Row]:
-    return _parse(data, file, every_record=True)  # type: ignore[return-value]
+    return scan_segment(data, file, every_record=True)  # type: ignore[return-value]
 
 
 def scan_segment(
-    data: bytes, file: str, decoder: BatchDecoder | None = None
+    data: bytes, file: str, decoder: BatchDecoder | None = None, *, every_record: bool = False
 ) -> Iterator[Row | Sums]:
     """Yield the rows of one segment, with SUMS over ranges of batches instead of a row for each and
     without CONFIRM: all that is needed where members agree.  `decoder`: of several segments.
     """
-    return _parse(data, file, every_record=False, decoder=decoder)
-
-
-def _parse(
-    data: bytes, file: str, *, every_record: bool, decoder: BatchDecoder | None = None
-) -> Iterator[Row | Sums]:
     parser = Parser(every_record=every_record, decoder=decoder)
     yield from parser.take_bytes(data, file)
     yield from parser.finish()

@@ -21,7 +21,7 @@ from tools.verify.input.offsets import LiveLogs
 from tools.verify.input.rows import SCHEMA, Row
 from tools.verify.live import bygone
 from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
-from tools.verify.sql.kept import Here, Kept
+from tools.verify.sql.kept import Here
 
 if TYPE_CHECKING:
     import pyarrow
@@ -109,17 +109,14 @@ class Follower:
         progress = cluster.progress()
         reached = progress.verified
         verified = Here(compared.filter(column("last") <= reached))
-        found += cluster.new_differences(self._differences(verified))
+        begin = max(cluster.begin(), self._forgotten + 1)
+        inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs
+        compared_here = total_order.compare_batches(verified, inactive, cutoffs, begin)
+        found += cluster.new_differences(compared_here[2])
         self._forgotten = max(self._forgotten, reached - KEPT)
         self._held = compared.filter(column("last") > self._forgotten).combine_chunks()
         self._last = FollowResult(progress, found, cluster.records, self._logs.unread())
         yield self._last
-
-    def _differences(self, rows: Kept) -> list[Finding]:
-        cluster = self._cluster
-        inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs
-        begin = max(cluster.begin(), self._forgotten + 1)
-        return total_order.compare_batches(rows, inactive, cutoffs, begin)[2]
 
 
 def follow(

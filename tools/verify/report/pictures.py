@@ -7,13 +7,15 @@ works in light and dark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from html import escape
+from itertools import groupby
 from typing import NamedTuple
 
 from tools.verify.findings import Finding
-from tools.verify.format.moves import Op
+from tools.verify.format.moves import CAUSES, Op
 from tools.verify.report.markup import table, tag, text
 from tools.verify.report.timeline import (
     SLICES,
@@ -21,7 +23,6 @@ from tools.verify.report.timeline import (
     MoveCount,
     Span,
     Timeline,
-    return_causes,
 )
 
 WIDTH, LEFT, RIGHT = 960, 64, 26
@@ -48,8 +49,8 @@ _EVENT_MARKS = {
     "start": "\u25b8", "snapshot": "\u25c6", "stop": "\u25a0", "end": "\u2715", "vote": "!",
 }  # fmt: skip
 
-Runs = list[list[tuple[int, int]]]
-"""Points (slice, value) of a line; a new run where there is a gap."""
+Points = dict[int, int]
+"""Points of a line: value by slice; where one is missing there is a gap."""
 
 
 class Band(NamedTuple):
@@ -82,7 +83,7 @@ def pictures(timeline: Timeline, findings: list[Finding]) -> Iterator[str]:
     )
     yield from frame.chart(
         "Positions behind the furthest member",
-        lag_runs(timeline),
+        lags(timeline),
         "A line has gaps where its member was in no primary.",
         {member: _away(timeline, incarnations) for member, incarnations in members.items()},
     )
@@ -130,12 +131,10 @@ class _Frame:
         )
 
     def chart(
-        self, name: str, lines: Mapping[str, Runs], said: str, more: dict[str, str]
+        self, name: str, lines: Mapping[str, Points], said: str, more: dict[str, str]
     ) -> Iterator[str]:
         """Yield a chart of lines, each with its greatest value in the legend."""
-        tops = {
-            key: max((v for run in runs for _, v in run), default=0) for key, runs in lines.items()
-        }
+        tops = {key: max(points.values(), default=0) for key, points in lines.items()}
         top = max(tops.values(), default=0)
         legend = []
         for i, key in enumerate(lines):
@@ -311,7 +310,7 @@ def _event_marks(frame: _Frame, incarnations: list[IncarnationTimeline], y: int)
 # -- charts ----------------------------------------------------------------------------------------
 
 
-def lag_runs(timeline: Timeline) -> dict[str, Runs]:
+def lags(timeline: Timeline) -> dict[str, Points]:
     """Return, by member, how far it was behind the furthest at the end of each slice of time.
 
     There is a point only if the member is in a primary then. Positions missed while it is away are
@@ -323,7 +322,7 @@ def lag_runs(timeline: Timeline) -> dict[str, Runs]:
     for number, member, position in timeline.slices:
         reached[member, number] = position
         furthest[number] = max(furthest.get(number, 0), position)
-    lags: dict[str, Runs] = {}
+    found: dict[str, Points] = {}
     for member, incarnations in _by_member(timeline.incarnations).items():
         spans = sorted(span for one in incarnations for span in one.spans)
         for span in spans:
@@ -331,19 +330,13 @@ def lag_runs(timeline: Timeline) -> dict[str, Runs]:
             reached[place] = max(reached.get(place, 0), span.position)
         present = _present(timeline, spans)
         position = highest = 0
-        runs: Runs = []
+        points = found[member] = Points()
         for number in range(SLICES):
             highest = max(highest, furthest.get(number, 0))
             position = reached.get((member, number), position)
-            if number not in present:
-                continue
-            point = number, max(highest - position, 0)
-            if runs and runs[-1][-1][0] == number - 1:
-                runs[-1].append(point)
-            else:
-                runs.append([point])
-        lags[member] = runs
-    return lags
+            if number in present:
+                points[number] = max(highest - position, 0)
+    return found
 
 
 def _present(timeline: Timeline, spans: list[Span]) -> set[int]:
@@ -357,13 +350,13 @@ def _present(timeline: Timeline, spans: list[Span]) -> set[int]:
     return present
 
 
-def _polylines(lines: Mapping[str, Runs], top: int) -> Iterator[str]:
+def _polylines(lines: Mapping[str, Points], top: int) -> Iterator[str]:
     step = PLOT / SLICES
     scale = (CHART - 8) / max(top, 1)
-    for i, (key, runs) in enumerate(lines.items()):
-        for run in runs:
+    for i, (key, of_line) in enumerate(lines.items()):
+        for _, run in groupby(enumerate(of_line), key=lambda one: one[1] - one[0]):
             points = [
-                (LEFT + (number + 0.5) * step, CHART - value * scale) for number, value in run
+                (LEFT + (number + 0.5) * step, CHART - of_line[number] * scale) for _, number in run
             ]
             if len(points) == 1:
                 (x, y), half = points[0], step / 2
@@ -384,7 +377,7 @@ def _scale(top: int) -> Iterator[str]:
     yield _label(LEFT - 6, CHART + 4, "0", "end")
 
 
-def _rates(timeline: Timeline) -> dict[str, Runs]:
+def _rates(timeline: Timeline) -> dict[str, Points]:
     """Return messages per second, by kind of move and slice."""
     sums = {(name, number): 0 for name in _SHOWN.values() for number in range(SLICES)}
     for one in timeline.move_counts:
@@ -392,22 +385,25 @@ def _rates(timeline: Timeline) -> dict[str, Runs]:
             sums[_SHOWN[one.op], one.number] += one.n
     a_second = 1e6 / timeline.slice_us
     return {
-        name: [[(number, round(sums[name, number] * a_second)) for number in range(SLICES)]]
+        name: {number: round(sums[name, number] * a_second) for number in range(SLICES)}
         for name in _SHOWN.values()
     }
 
 
 def _redeliveries(move_counts: list[MoveCount]) -> Iterator[str]:
     """Yield bars: why messages were returned to their queues, and how many were redelivered."""
-    counts = return_causes(move_counts)
+    counts: Counter[str] = Counter()
+    for one in move_counts:
+        if one.op == Op.RETURNED:
+            counts[CAUSES[one.op][one.cause]] += one.n
     delivered = sum(one.n for one in move_counts if one.op == Op.DELIVERED)
-    redelivered = sum(one.n for one in move_counts if one.redelivered)
+    redelivered = sum(one.n for one in move_counts if one.op == Op.DELIVERED and one.flag)
     yield tag("h2", "Redeliveries by cause")
     if not counts:
         yield tag("p", f"No message went back to its queue; {delivered:,} were delivered.")
         return
     rows = []
-    for cause, n in counts.items():
+    for cause, n in counts.most_common():
         bar = tag("div", class_="bar", style=f"width: {100 * n / max(counts.values()):.1f}%")
         rows.append([text("td", cause), tag("td", f"{n:,}", class_="n"), tag("td", bar)])
     yield table(["went back to its queue", "messages", ""], rows, "causes")

@@ -8,17 +8,15 @@ counted by kind while the queue contract reads the source of each position, so e
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     incarnation_in,
     records_by_incarnation,
 )
-from tools.verify.format.moves import CAUSE_SHIFT, CAUSES, FLAG, Op
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SUMS, Row
 from tools.verify.sql.kept import Kept
@@ -64,26 +62,13 @@ class Slice(NamedTuple):
 
 
 class MoveCount(NamedTuple):
-    """Number of moves of a kind in one slice of time; `what` as in a row of moves."""
+    """Number of moves of a kind in one slice of time."""
 
     number: int
-    what: int
+    op: int
+    cause: int
+    flag: bool
     n: int
-
-    @property
-    def op(self) -> int:
-        return self.what & ((1 << CAUSE_SHIFT) - 1)
-
-    @property
-    def cause(self) -> str:
-        """Return why a message was returned to its queue, "" for other moves."""
-        returned = self.op == Op.RETURNED
-        return CAUSES[self.op][(self.what & ~FLAG) >> CAUSE_SHIFT] if returned else ""
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether a message was delivered that had been delivered before."""
-        return self.op == Op.DELIVERED and bool(self.what & FLAG)
 
 
 @dataclass(slots=True)
@@ -104,22 +89,13 @@ class Timeline:
         """Return the number of the slice that a time is in."""
         return min(max(time_us - self.begin_us, 0) // self.slice_us, SLICES - 1)
 
-    def count_moves(self, counted: Iterable[tuple[int, ...]]) -> None:
-        self.move_counts = [MoveCount(*one) for one in counted]
+    def count_moves(self, counted: Iterable[dict[str, Any]]) -> None:
+        self.move_counts = [MoveCount(**one) for one in counted]
 
     def time_of(self, position: int) -> int | None:
         """Return approximately when a position was first applied."""
         reached = [s.number for s in self.slices if s.position >= position]
         return self.begin_us + min(reached) * self.slice_us if reached else None
-
-
-def return_causes(move_counts: Iterable[MoveCount]) -> dict[str, int]:
-    """Return how many messages were returned, by cause, the most frequent first."""
-    sums: Counter[str] = Counter()
-    for one in move_counts:
-        if one.cause:
-            sums[one.cause] += one.n
-    return dict(sums.most_common())
 
 
 def build_timeline(scan: Kept, rows: list[Row]) -> Timeline:

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from broker.machine.move_log import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED
 from tools.verify.clients.check import ClientCounts, ClientReport
 from tools.verify.findings import PROPERTIES, Coverage, Finding
+from tools.verify.format.moves import Op
 from tools.verify.report.html import AROUND_MAX, LISTED_MAX, page
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import (
@@ -38,12 +38,14 @@ def timeline() -> Timeline:
     slices = [Slice(n, m, 100 * n) for n in range(1, 100) for m in ("a", "b")]
     slices += [Slice(110, "a", 12_000), Slice(110, "b", 11_000)]
     move_counts = [
-        MoveCount(n, what, 50 + n) for n in range(1, 100) for what in (BY_CLIENT, DELIVERED)
+        MoveCount(n, op, 0, False, 50 + n)
+        for n in range(1, 100)
+        for op in (Op.PUBLISHED, Op.DELIVERED)
     ]
     move_counts += [
-        MoveCount(30, MEMBER_LOST, 400),
-        MoveCount(60, NACKED, 3),
-        MoveCount(31, DELIVERED | FLAG, 403),
+        MoveCount(30, Op.RETURNED, 3, False, 400),  # its member was lost
+        MoveCount(60, Op.RETURNED, 0, False, 3),  # a nack
+        MoveCount(31, Op.DELIVERED, 0, True, 403),
     ]
     return Timeline(BEGIN, BEGIN + 60 * SECOND, [a, b, back], sorted(slices), sorted(move_counts))
 
@@ -146,7 +148,7 @@ def test_redeliveries_are_counted_by_cause() -> None:
 def test_a_report_without_redeliveries() -> None:
     calm = report()
     assert calm.timeline is not None
-    calm.timeline.move_counts = [MoveCount(3, DELIVERED, 7)]
+    calm.timeline.move_counts = [MoveCount(3, Op.DELIVERED, 0, False, 7)]
     assert "No message went back to its queue; 7 were delivered." in page(calm, "t")
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
-from tools.verify.format.moves import FLAG, Op
+from tools.verify.format.moves import Op
 from tools.verify.report.pictures import (
     PLOT,
     TICKS_MAX,
-    Runs,
+    Points,
     epoch_bands,
-    lag_runs,
+    lags,
     pictures,
     time_ticks,
 )
@@ -50,8 +50,9 @@ def at(slice_number: float) -> int:
     return BEGIN + int(slice_number * STEP)
 
 
-def drawn(runs: Runs) -> list[tuple[int, int]]:
-    return [(run[0][0], run[-1][0]) for run in runs]
+def drawn(points: Points) -> list[int]:
+    """Return the slices at which a line begins, or goes on after a gap, and at which it ends."""
+    return [at for at in points if not {at - 1, at + 1} <= points.keys()]
 
 
 def test_a_member_that_was_away_leaves_a_gap() -> None:
@@ -60,24 +61,26 @@ def test_a_member_that_was_away_leaves_a_gap() -> None:
     away.slices += [Slice(n, "b", 10 * n + 10) for n in range(20)]
     away.slices += [Slice(20, "b", 201)]
     away.slices += [Slice(n, "b", 10 * n + 10) for n in range(90, SLICES)]
-    lags = lag_runs(away)
-    assert drawn(lags["b"]) == [(0, 19), (90, SLICES - 1)]
-    assert {lag for run in lags["b"] for _, lag in run} == {0}
-    assert drawn(lags["a"]) == [(0, SLICES - 1)]
+    found = lags(away)
+    assert drawn(found["b"]) == [0, 19, 90, SLICES - 1]
+    assert set(found["b"].values()) == {0}
+    assert drawn(found["a"]) == [0, SLICES - 1]
+    assert "".join(pictures(away, [])).count("<polyline") == 3
 
 
 def test_a_member_that_stalls_in_a_primary_falls_behind() -> None:
     still = timeline(("b", [Span(BEGIN, END, 1)]))
     still.slices += [Slice(n, "b", 10 * n + 10) for n in range(50)]
-    (line,) = lag_runs(still)["b"]
-    assert line[49:52] == [(49, 0), (50, 10), (51, 20)]
+    line = lags(still)["b"]
+    assert drawn(line) == [0, SLICES - 1]
+    assert (line[49], line[50], line[51]) == (0, 10, 20)
 
 
 def test_a_member_that_received_the_state_begins_there() -> None:
     """It applied nothing after its return, but it has the position."""
     quiet = timeline(("b", [Span(BEGIN, at(2), 1), Span(at(60), END, 2, 300)]))
     quiet.slices = [Slice(n, "a", 10 * n + 10) for n in range(30)]
-    assert {lag for run in lag_runs(quiet)["b"][1:] for _, lag in run} == {0}
+    assert {lag for at, lag in lags(quiet)["b"].items() if at >= 60} == {0}
 
 
 def test_epochs_are_bands_without_overlap_and_with_the_times_between_them() -> None:
@@ -129,9 +132,9 @@ def test_names_are_beside_bars_and_marks_name_their_member() -> None:
 def test_messages_a_second_and_deliveries_of_what_came_back_are_counted() -> None:
     moved = timeline()
     moved.move_counts = [
-        MoveCount(3, int(Op.PUBLISHED), 40), MoveCount(3, Op.PUBLISHED | FLAG, 2),
-        MoveCount(4, int(Op.DELIVERED), 20), MoveCount(4, Op.DELIVERED | FLAG, 5),
-        MoveCount(4, int(Op.RETURNED), 5),
+        MoveCount(3, Op.PUBLISHED, 0, False, 40), MoveCount(3, Op.PUBLISHED, 0, True, 2),
+        MoveCount(4, Op.DELIVERED, 0, False, 20), MoveCount(4, Op.DELIVERED, 0, True, 5),
+        MoveCount(4, Op.RETURNED, 0, False, 5),
     ]  # fmt: skip
     drawn = "".join(pictures(moved, []))
     assert "published: at most 42" in drawn
