@@ -16,8 +16,8 @@ from tools.verify.contract.rules import Rule
 # message by the low half of its number; `source` is the place of the last one published up to it.
 ARRIVALS = {
     "entered": """
-        SELECT logged.position, logged.ordinal, logged.queue, logged.seq, logged.of, logged.flag,
-            logged.nth, logged.source, logged.detail, message.flag AS published_flag,
+        SELECT logged.position, logged.ordinal, logged.queue, logged.seq, logged.flag, logged.nth,
+            logged.source, logged.detail, message.flag AS published_flag,
             COALESCE(message.position = logged.position
                 AND message.seq & 4294967295 = logged.of, FALSE) AS published
         FROM logged LEFT JOIN logged AS message ON message.nth = logged.source
@@ -29,7 +29,7 @@ ARRIVALS = {
     # The moves in the same part of the log under the number of a repeated publish: one that reached
     # no queue has none.
     "again": """
-        SELECT logged.position, logged.ordinal, -1 AS queue, logged.seq, logged.of,
+        SELECT logged.position, logged.ordinal, -1 AS queue, logged.seq,
             logged.detail <> first.detail AS differs
         FROM logged JOIN logged AS first ON first.seq & 4294967295 = logged.seq
         WHERE logged.op = 1 AND logged.cause = 3 AND logged.seq > 0 AND first.op = 1
@@ -61,7 +61,7 @@ ANSWERED = {
         SELECT position, COUNT(*) AS made, BOOL_OR(cause = 3) AS again, BOOL_OR(seq > 0) AS routed
         FROM logged WHERE op = 1 AND cause IN (0, 3) AND kind >= 0 GROUP BY position""",
     "answered": """
-        SELECT position, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of, outcome,
+        SELECT position, 0 AS ordinal, -1 AS queue, -1 AS seq, outcome,
             COALESCE(made, 0) AS made, again, routed
         FROM commands LEFT JOIN made USING (position)
         WHERE kind = 14 AND outcome IN (0, 200, 201)""",

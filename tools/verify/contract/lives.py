@@ -113,7 +113,7 @@ LIVES = {
         UNION ALL SELECT queue, time, 0, COUNT(*) FROM renumbered GROUP BY queue, time""",
     # Messages that a channel held as it was closed, and that did not move at that position.
     "left_behind": """
-        SELECT queue, seq, of, linked.time AS since, latest.time >> 20 AS position,
+        SELECT queue, seq, linked.time AS since, latest.time >> 20 AS position,
             latest.time & 1048575 AS ordinal
         FROM linked JOIN (
             SELECT channel, gaps, MAX(time) AS time FROM closings GROUP BY ALL
@@ -121,8 +121,8 @@ LIVES = {
         WHERE op = 3 AND (until IS NULL OR (until >> 20) > (latest.time >> 20))""",
     # Messages that a queue did not take because it had taken another one with the same key.
     "repeats": """
-        SELECT queue, seq, time >> 20 AS position, time & 1048575 AS ordinal, of, op, deleted,
-            flag, gaps = gaps_at_declare AS known,
+        SELECT queue, seq, time >> 20 AS position, time & 1048575 AS ordinal, op, deleted, flag,
+            gaps = gaps_at_declare AS known,
             MAX(CASE WHEN op = 2 THEN time END) OVER own AS since,
             MAX(CASE WHEN op = 2 AND NOT flag THEN 1 ELSE 0 END) OVER own = 1 AS of_transient,
             windows_emptied > MAX(CASE WHEN op = 2 THEN windows_emptied END) OVER own AS purged,
@@ -143,7 +143,7 @@ COLD_STARTS = {
             COALESCE(MIN(CASE WHEN op = 8 THEN gaps END) OVER past, 0) AS gaps_at_declare
         FROM queue_history WINDOW past AS (PARTITION BY queue ORDER BY time)""",
     "recoveries": """
-        SELECT queue, time >> 20 AS position, time & 1048575 AS ordinal, -1 AS seq, -1 AS of,
+        SELECT queue, time >> 20 AS position, time & 1048575 AS ordinal, -1 AS seq,
             turns.of AS kept, gaps = gaps_at_declare AS known,
             COALESCE(ready, 0) + CASE WHEN seq <> 0 AND LAG(seq) OVER past <> 0
                 AND LAG(purges) OVER past = purges

@@ -21,18 +21,18 @@ HIGH_WATERS = (
 HIGHEST = {
     "leaving": """
         SELECT 'taken' AS what, stretch, queue AS who, seq AS value, nth, position, ordinal,
-            queue, seq, of
+            queue, seq
         FROM logged WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256
             AND max_priority <> 259
             AND NOT (op = 6 AND cause = 4) AND stretch >= 0""",
     "posting": """
         SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,
-            -1 AS queue, queue AS seq, of
+            -1 AS queue, queue AS seq
         FROM logged WHERE op = 1 AND cause = 0 AND queue > 0 AND stretch >= 0""",
     # A reader, by its name; before the first message it is where it began.
     "reading": """
         SELECT 'read' AS what, stretch, detail AS who, CASE op WHEN 12 THEN seq ELSE seq - 1 END
-            AS value, nth, position, ordinal, queue, seq, of
+            AS value, nth, position, ordinal, queue, seq
         FROM logged WHERE op IN (11, 12) AND stretch >= 0""",
     "rising": """
         SELECT * FROM leaving UNION ALL SELECT * FROM posting UNION ALL SELECT * FROM reading""",
@@ -57,7 +57,7 @@ ORDER = HIGHEST | {
 ORDER_OF_STRETCHES = {
     "resumed": """
         SELECT what, position, 0 AS ordinal, CASE what WHEN 'taken' THEN who ELSE -1 END AS queue,
-            first AS seq, CASE what WHEN 'taken' THEN -1 ELSE who END AS of, first AS value,
+            first AS seq, first AS value, who,
             CASE WHEN what IN ('posted', 'submitted')
             THEN LAG(highest) OVER (PARTITION BY what, who, whole_from ORDER BY position)
             ELSE MAX(highest) OVER (
@@ -69,7 +69,7 @@ ORDER_OF_STRETCHES = {
 # `run`: positions without a gap after one state; of these the history takes `stretches` from here.
 SUBMISSIONS = {
     "submitted": """
-        SELECT *, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of,
+        SELECT *, 0 AS ordinal, -1 AS queue, -1 AS seq,
             LAG(blob) OVER (PARTITION BY run, session ORDER BY position) AS blob_before,
             FIRST_VALUE(origin) OVER (PARTITION BY run, session ORDER BY position) AS owner
         FROM submissions""",
@@ -112,7 +112,7 @@ RULES_OF_STRETCHES = {
     for name, rule in {**_OF_STRETCHES, "blob order": _OF_RESUMED}.items()
 }
 MORE_OF_STRETCHES = (
-    "CASE what WHEN 'submitted' THEN CONCAT('session ', of, ': ', value, ' after ', before) "
+    "CASE what WHEN 'submitted' THEN CONCAT('session ', who, ': ', value, ' after ', before) "
     "ELSE '' END"
 )
 MORE_OF_SESSIONS = (

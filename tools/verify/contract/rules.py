@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 BREACHES = (
-    "rule string, position bigint, ordinal bigint, queue bigint, seq bigint, channel bigint, "
-    "since bigint, more string, n bigint"
+    "rule string, position bigint, ordinal bigint, queue bigint, seq bigint, since bigint, "
+    "more string, n bigint"
 )
 
 
@@ -32,7 +32,6 @@ class Breach(NamedTuple):
     ordinal: int
     queue: int
     seq: int
-    channel: int = -1
     since: int = -1  # the position of the message's previous move
     more: str = ""  # figures
     n: int = 1
@@ -54,12 +53,12 @@ def broken(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> st
         broken = (
             f"CASE WHEN {one} THEN {1 << bit} ELSE 0 END" for bit, one in enumerate(conditions)
         )
-        selects.append(f"""SELECT {number} AS judged, position, ordinal, queue, seq, of AS channel,
+        selects.append(f"""SELECT {number} AS judged, position, ordinal, queue, seq,
             {since} AS since, {more} AS more, {" + ".join(broken)} AS broken
         FROM {table}""")
         bits += [f"('{name}', {number}, {1 << bit})" for bit, name in enumerate(of_table)]
     return f"""
-        SELECT rule, position, ordinal, queue, seq, channel, since, more, 1 AS n
+        SELECT rule, position, ordinal, queue, seq, since, more, 1 AS n
         FROM ({" UNION ALL ".join(selects)}) AS suspects
         JOIN (VALUES {", ".join(bits)}) AS rules(rule, of_table, bit)
             ON of_table = judged AND (broken & bit) <> 0
@@ -69,11 +68,11 @@ def broken(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> st
 def first_of_each(rows: str) -> str:
     """Return the SELECT of each rule's first breach in these rows, with the number of breaches."""
     return f"""
-        SELECT rule, position, ordinal, queue, seq, channel, since, more, n FROM (
-            SELECT rule, position, ordinal, queue, seq, channel, since, more,
+        SELECT rule, position, ordinal, queue, seq, since, more, n FROM (
+            SELECT rule, position, ordinal, queue, seq, since, more,
                 CAST(SUM(n) OVER (PARTITION BY rule) AS BIGINT) AS n,
                 ROW_NUMBER() OVER (
-                    PARTITION BY rule ORDER BY position, ordinal, queue, seq, channel, more
+                    PARTITION BY rule ORDER BY position, ordinal, queue, seq, more
                 ) AS nth
             FROM ({rows}) AS found
         ) AS ranked WHERE nth = 1"""
