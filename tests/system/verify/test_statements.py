@@ -90,4 +90,4 @@ def test_statements_of_the_contract_are_spark_sql(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(module, "answer", both.answer)
     assert [maker.breaches() for maker in histories] == plain
     assert both.differences == []
-    assert {"ended", "steps", "answered", "resumed", "lives", "recoveries"} <= both.compared
+    assert {"ended", "copies", "answered", "resumed", "lives", "recoveries"} <= both.compared
