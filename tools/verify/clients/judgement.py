@@ -98,7 +98,7 @@ _RESULTS = {
             SELECT 'publish' AS name, client, life, place FROM sure_publishes JOIN ops ON nth = who
             UNION ALL SELECT 'receipt', client, life, place FROM sure_receipts JOIN ops ON nth = who
             UNION ALL SELECT CASE op WHEN 2 THEN 'publish' ELSE 'receipt' END, client, life, place
-            FROM of_ordinary CROSS JOIN extent WHERE op = 2 OR op = 5 AND complete
+            FROM of_ordinary WHERE op IN (2, 5)
         ) AS sure GROUP BY name, client, life""",
     "routed": """
         SELECT client, life, session FROM sure_publishes JOIN ops ON nth = who WHERE routed

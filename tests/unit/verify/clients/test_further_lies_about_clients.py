@@ -165,6 +165,20 @@ def return_what_entered_another_queue(pair: ClientPair) -> None:
     pair.writer.unroutable(pair.body("astray"), 1)
 
 
+def return_what_only_a_dead_letter_missed(pair: ClientPair) -> None:
+    """A client was told that it is unroutable; only the message's dead letter reached no queue."""
+    pair.publish("routed", pair.queue)
+    pair.servers.publish(pair.body("routed"), 0, cause=2)
+    pair.writer.unroutable(pair.body("routed"))
+
+
+def lose_the_way_to_a_purged_queue(pair: ClientPair) -> None:
+    """A publish reached no queue, although the one that was purged before is still there."""
+    pair.send("this client is where the queue is")
+    pair.servers.purge(pair.queue, 0)
+    pair.publish("astray")
+
+
 def settle_and_drop_over_a_cold_start(pair: ClientPair) -> None:
     """A message was settled; kept by a cold start all the same, it expires at its new place."""
     message = pair.send("kept")
@@ -236,6 +250,14 @@ def reject_after_an_ack_that_was_lost(pair: ClientPair) -> None:
     pair.servers.deliver(message, redelivered=True)
     pair.receive("twice", redelivered=True, acks=False)
     pair.servers.settle(message, cause=2)
+
+
+def be_replaced_after_an_ack_that_was_lost(pair: ClientPair) -> None:
+    """No lie: nobody rejected it; as it came back, a newer one of its key was there."""
+    (message,) = pair.publish("older", pair.queue)
+    pair.servers.deliver(message)
+    pair.receive("older")
+    pair.servers.settle(message, cause=6)
 
 
 def refuse_what_reached_no_queue(pair: ClientPair) -> None:
@@ -325,6 +347,8 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
         ("G20", "0 of 1 publishes of it reached no queue"),
         ("G8", "did not enter return_what_entered_another_queue"),
     ],
+    return_what_only_a_dead_letter_missed: [("G20", "0 of 1 publishes of it reached no queue")],
+    lose_the_way_to_a_purged_queue: [("G8", "publish 2 was confirmed, but did not enter lose_the")],
     confirm_twice: [
         ("G8", "(2 confirmed, counting all clients), but the members' logs have it once")
     ],
@@ -338,6 +362,7 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
     flag_a_first_delivery: [("G11", "received it once with the redelivered flag")],
     reject_what_was_acked: [("G20", "acked it once (counting all clients), but it was delivered")],
     reject_after_an_ack_that_was_lost: [],
+    be_replaced_after_an_ack_that_was_lost: [],
     refuse_what_reached_no_queue: [("G20", "publish 1 was refused, but it reached no queue")],
     refuse_to_a_nameless_client: [("G20", "publish 1 was refused, but it reached no queue")],
     confirm_what_a_full_queue_refused: [("G8", "publish 1 was confirmed, but entered no queue")],
@@ -365,6 +390,17 @@ def test_each_lie_is_named(lie: Callable[[ClientPair], None]) -> None:
 
 def test_nobody_else_is_accused() -> None:
     assert len(everything().findings) == sum(map(len, LIES.values())), everything().findings
+
+
+@pytest.mark.parametrize("to_end", [True, False])
+def test_a_returned_publish_may_be_behind_the_end_of_the_logs(*, to_end: bool) -> None:
+    """G20: it reached no queue there."""
+    pair = ClientPair("pair", Servers(), Clients())
+    pair.send("found")
+    pair.writer.published(2, pair.body("late"))
+    pair.writer.unroutable(pair.body("late"), 2)
+    found = check_all(pair.servers, pair.clients, ALL._replace(to_end=to_end)).findings
+    assert [one.property for one in found] == ["G20"] * to_end
 
 
 @pytest.mark.parametrize("lost_ends", [False, True])
