@@ -111,6 +111,8 @@ def test_the_ring_chooses_one_active_member_and_replaces_it_when_gone() -> None:
     cluster = Cluster()
     cluster.beat()
     assert cluster.roles() == "a:active b:ready c:ready"
+    stated = [cluster.members[name].status()["primary"] for name in "abc"]
+    assert stated == [True, False, False], "qpid-ha status --is-primary"
     assert cluster.doors["a"].reason == ""
     assert "'a' is the active member" in cluster.doors["b"].reason
     cluster.change("b c")
