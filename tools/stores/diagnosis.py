@@ -8,6 +8,7 @@ items are listed in `problems.txt`; an archive is made in any case.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -101,10 +102,13 @@ class _Archive:
             self.problems.append(f"{path}: {problem.strerror}")
 
     def write(self, path: Path) -> None:
-        """Write it under another name and rename it, readable by its owner only."""
+        """Write it under another name and rename it, readable by its owner only. A device or a
+        pipe of that name would be gone, so it is left alone."""
         self.files["problems.txt"] = "".join(f"{one}\n" for one in self.problems).encode()
         unfinished = path.parent / f"{path.name}.part"
         try:
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise FileExistsError(errno.EEXIST, "it is there already, and is no file")
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with (
                 os.fdopen(descriptor, "wb") as out,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -115,6 +116,15 @@ def test_a_name_that_no_archive_can_have_is_reported(
     with pytest.raises(ToolError, match="cannot be written"):
         diagnose(Sought(Path(name)), {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
+    """Root may replace /dev/null, and then nothing on the machine works as before."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ToolError, match=r"pipe cannot be written: it is there already") as refused:
+        diagnose(Sought(tmp_path / "pipe"), {})
+    assert refused.value.code == Exit.CANNOT_CREATE
+    assert [one.is_fifo() for one in tmp_path.iterdir()] == [True]
 
 
 def test_a_directory_that_cannot_be_looked_at_is_one_of_the_problems(tmp_path: Path) -> None:
