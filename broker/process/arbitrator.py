@@ -24,6 +24,7 @@ from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.full_collections import COLLECTIONS
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.totem.events import Direct, Output, View
+from vsync.types import Member
 
 log = logging.getLogger("qpidd")
 
@@ -64,6 +65,8 @@ class Arbitrator:
         )
         self._writer = ThreadPoolExecutor(1)
         self._stopping = False
+        self._members: tuple[Member, ...] = ()
+        """Those of the view, as of what the ring has handed over: it may know of a later one."""
 
     # -- start and stop --------------------------------------------------------------------------
 
@@ -104,12 +107,13 @@ class Arbitrator:
         if isinstance(output, Direct):
             # One that hung in a shutdown of all, and wakes when all have begun again, sends this to
             # whom it saw last.
-            if output.payload == STOP_DATAGRAM and output.sender in self._ring.node.members:
+            if output.payload == STOP_DATAGRAM and output.sender in self._members:
                 self.stop(Exit.OK, f"stopped by an operator through {output.sender.name}")
             elif output.payload[:1] == PREFIX:
                 self._clocks.on_datagram(output.sender, output.payload, self.loop.time())
             return
         if isinstance(output, View):
+            self._members = output.members
             log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
         self._arbiter.on_output(output)
 

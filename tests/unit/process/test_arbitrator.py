@@ -19,8 +19,8 @@ from broker.process.arbitrator_record import FILE_NAME, ArbiterRecord, RecordFil
 from store.errors import MEND, StoreBusy, StoreError, StoreUnreadable
 from vsync.quorum.counting import Voter, contradiction, count_votes, voters_of_first_start
 from vsync.quorum.voter_set import Terms
-from vsync.totem.events import Direct
-from vsync.types import Member
+from vsync.totem.events import Direct, View
+from vsync.types import Member, RingId
 
 A, B, X = (Member(name, 1, f"{name}:1") for name in "abx")
 PAIR: Terms = ("a", "b", "@arbitrator=x")
@@ -127,10 +127,12 @@ def test_only_a_member_of_its_view_stops_an_arbitrator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hung in a shutdown of all stopped the arbitrator that had begun again since."""
-    ring = Mock(me=X, node=Mock(members=(A, X)))
+    ring = Mock(me=X, node=Mock(members=(X,)))  # where A's order to stop is followed by its leave
     monkeypatch.setattr(arbitrator, "RingEndpoint", lambda *_: ring)
+    monkeypatch.setattr(arbitrator, "Arbiter", Mock())
     loop = Mock(create_future=Mock(return_value=Mock(done=lambda: False)))
     one = arbitrator.Arbitrator(Mock(), RecordFile(tmp_path, "shop", "x"), Mock(), loop)
+    one._on_output(View(RingId(1, "a", 1), (A, X), (A, X), ()))
     one._on_output(Direct(B, STOP_DATAGRAM))
     assert not ring.leave.called
     one._on_output(Direct(A, STOP_DATAGRAM))
