@@ -56,7 +56,29 @@ def test_a_state_amid_held_items_is_followed_by_the_later_ones() -> None:
     same_everywhere(bus, "a b c")
 
 
-@pytest.mark.parametrize("incarnation", [1, 2])  # a new one takes the shutdown back
+def shut_down_unstably(bus: Bus) -> None:
+    """Order the shutdown and two publishes behind it as the view ends, so that the next one decides
+    them."""
+    for command in (Shutdown(SHUTDOWN, "the end"), publish(1), publish(2)):
+        bus.cores["b"].submit([command])
+    late, bus.queue = bus.queue, []
+    bus.transitional("a b")
+    for sender, payload in late:
+        bus.deliver("a b", sender, payload, transitional="a b")
+
+
+def expect_to_meet(bus: Bus) -> None:
+    """Give c the state as it is now, and expect that it is level then."""
+    core = bus.cores["c"]
+    assert core.transfer_donor
+    core.state_received(copied(bus), counts=True)
+    bus.work("c")
+    bus.run("a b c")
+    assert core.primary.has_caught_up
+    same_everywhere(bus, "a b c")
+
+
+@pytest.mark.parametrize("incarnation", [1, 2])  # the same process, or a new one
 def test_a_state_behind_what_an_unstable_shutdown_left_out_is_met(incarnation: int) -> None:
     """Items behind a shutdown are ordered and applied by nobody, so they are in no state's order:
     a checkpoint taken behind the next activation is at no place that counts them."""
@@ -65,12 +87,7 @@ def test_a_state_behind_what_an_unstable_shutdown_left_out_is_met(incarnation: i
     bus.change("a b")
     if incarnation == 1:
         bus.change("c")
-    for command in (Shutdown(SHUTDOWN, "the end"), publish(1), publish(2)):
-        bus.cores["b"].submit([command])
-    late, bus.queue = bus.queue, []
-    bus.transitional("a b")
-    for sender, payload in late:
-        bus.deliver("a b", sender, payload, transitional="a b")
+    shut_down_unstably(bus)
     if incarnation == 1:
         bus.transitional("c")
     else:
@@ -78,13 +95,7 @@ def test_a_state_behind_what_an_unstable_shutdown_left_out_is_met(incarnation: i
         bus.shells["c"].instant_transfers = False
     bus.view("a b c")
     bus.run("a b c")
-    core = bus.cores["c"]
-    assert core.transfer_donor
-    core.state_received(copied(bus), counts=True)
-    bus.work("c")
-    bus.run("a b c")
-    assert core.primary.has_caught_up
-    same_everywhere(bus, "a b c")
+    expect_to_meet(bus)
 
 
 def test_a_state_with_what_was_sent_again_after_an_unstable_shutdown_is_met() -> None:
@@ -93,24 +104,13 @@ def test_a_state_with_what_was_sent_again_after_an_unstable_shutdown_is_met() ->
     bus = formed()
     bus.cores["a"].submit(hello())
     bus.run("a b c")
-    for command in (Shutdown(SHUTDOWN, "the end"), publish(1), publish(2)):
-        bus.cores["b"].submit([command])
-    late, bus.queue = bus.queue, []
-    bus.transitional("a b")
-    for sender, payload in late:
-        bus.deliver("a b", sender, payload, transitional="a b")
+    shut_down_unstably(bus)
     bus.start("c", incarnation=2)
     bus.shells["c"].instant_transfers = False
     bus.view("a b c")
     bus.run("a b c")
     assert bus.cores["a"].replica.history.position == 11, "1 and 2 were applied after that"
-    core = bus.cores["c"]
-    assert core.transfer_donor
-    core.state_received(copied(bus), counts=True)
-    bus.work("c")
-    bus.run("a b c")
-    assert core.primary.has_caught_up
-    same_everywhere(bus, "a b c")
+    expect_to_meet(bus)
 
 
 def test_held_items_are_not_dropped_once_they_are_met() -> None:
