@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ from broker.sharing.shared_store import Ended, SharedStore
 from store.errors import StoreMissing
 
 
+@asynccontextmanager
+async def a_broker(directory: Path, lease_ms: int) -> AsyncIterator[SharedStore]:
+    """What a broker has of a shared store, until the block ends."""
+    loop = asyncio.get_running_loop()
+    shared = SharedStore(SharedStoreOptions(directory, lease_ms), "shop", loop)
+    try:
+        yield shared
+    finally:
+        await shared.end()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
 def test_a_broker_ended_during_its_copy_does_not_lead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,15 +57,10 @@ def test_a_broker_ended_during_its_copy_does_not_lead(
 
     async def live() -> None:
         loops.append(asyncio.get_running_loop())
-        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loops[0])
-        try:
+        async with a_broker(tmp_path, 60_000) as shared:
             with pytest.raises(Ended):
                 await shared.lead("amqp:tcp:here:1")
             assert not shared.holds()
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loops[0].remove_signal_handler(number)
 
     asyncio.run(live())
     newest = LeaseDirectory(tmp_path, "shop").newest()
@@ -103,15 +112,9 @@ def test_a_broker_overtaken_during_its_copy_waits_again(
     monkeypatch.setattr(shared_store, "make_generation", make_late)
 
     async def live() -> None:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 800), "shop", loop)
-        try:
+        async with a_broker(tmp_path, 800) as shared:
             path = await asyncio.wait_for(shared.lead("amqp:tcp:here:1"), 30)
             assert path == generation_path(tmp_path, 11)
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     asyncio.run(live())
     assert numbers == [8, 11]
@@ -159,15 +162,9 @@ def lead(directory: Path, brokers: list[SharedStore]) -> Path:
     """Where a broker leads that begins to wait now, and then ends."""
 
     async def live() -> Path:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(directory, 800), "shop", loop)
-        brokers.append(shared)
-        try:
+        async with a_broker(directory, 800) as shared:
+            brokers.append(shared)
             return await asyncio.wait_for(shared.lead("amqp:tcp:here:1"), 30)
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     return asyncio.run(live())
 
@@ -179,18 +176,16 @@ def test_a_leader_stops_after_ten_seconds_without_its_lease_and_not_before(
     leader = Leading(0)
 
     async def live() -> None:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
-        holds = True
-        monkeypatch.setattr(shared, "holds", lambda: holds)
+        async with a_broker(tmp_path, 60_000) as shared:
+            holds = True
+            monkeypatch.setattr(shared, "holds", lambda: holds)
 
-        def beat() -> bool:
-            assert shared._beating is not None
-            shared._beating.cancel()
-            shared._show_life()
-            return bool(leader.stopped)
+            def beat() -> bool:
+                assert shared._beating is not None
+                shared._beating.cancel()
+                shared._show_life()
+                return bool(leader.stopped)
 
-        try:
             await shared.lead("amqp:tcp:here:1")
             shared.follow(leader)
             assert not any([beat(), beat(), beat()])
@@ -201,10 +196,6 @@ def test_a_leader_stops_after_ten_seconds_without_its_lease_and_not_before(
             holds = False
             assert not beat()
             assert beat()
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     asyncio.run(live())
     ((code, reason),) = leader.stopped
@@ -217,17 +208,11 @@ def test_a_lease_that_is_given_up_is_over_at_once_by_the_log(tmp_path: Path) -> 
     records: list[Lease] = []
 
     async def live() -> None:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
-        try:
+        async with a_broker(tmp_path, 60_000) as shared:
             await shared.lead("amqp:tcp:here:1")
             shared.recorded_by(records.append)
             shared.given_up()
             shared.given_up()
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     asyncio.run(live())
     taken, given_up = records
@@ -265,17 +250,11 @@ def test_a_leader_asked_to_end_during_a_shutdown_of_all_still_ends_all(
     ends by a fault of its own."""
 
     async def live() -> None:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
-        try:
+        async with a_broker(tmp_path, 60_000) as shared:
             await shared.lead("amqp:tcp:here:1")
             shared.follow(Leading(position))
             for _ in range(asked):
                 shared.terminate()
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     asyncio.run(live())
     newest = LeaseDirectory(tmp_path, "shop").newest()
@@ -289,18 +268,12 @@ def test_a_leader_overtaken_before_its_member_is_there_ends(tmp_path: Path) -> N
     leases, leader = LeaseDirectory(tmp_path, "shop"), Leading(0)
 
     async def live() -> None:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 800), "shop", loop)
-        try:
+        async with a_broker(tmp_path, 800) as shared:
             await shared.lead("amqp:tcp:here:1")
             leases.claim(LeaseRecord(2, "shop", "o", "the other one", "", 800, 1))
             await asyncio.wait_for(shared._over.wait(), 30)
             shared.follow(leader)
             assert not shared.holds()
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     asyncio.run(live())
     ((code, reason),) = leader.stopped
@@ -327,14 +300,8 @@ def test_the_generation_last_served_stays_until_a_copy_of_it_serves(
     monkeypatch.setattr(shared_store, "make_generation", make)
 
     async def live() -> None:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
-        try:
+        async with a_broker(tmp_path, 60_000) as shared:
             await shared.lead("amqp:tcp:here:1")
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     asyncio.run(live())
     assert seen == [["generation.000007", "generation.000009"]]
@@ -356,16 +323,10 @@ def test_a_leader_whose_lease_thread_ends_stops_with_the_reason(
     leader = Leading(0)
 
     async def live() -> None:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
-        try:
+        async with a_broker(tmp_path, 60_000) as shared:
             await shared.lead("amqp:tcp:here:1")
             shared.follow(leader)
             event(shared)
-        finally:
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     asyncio.run(live())
     ((found, reason),) = leader.stopped
@@ -397,20 +358,18 @@ def test_a_waiting_broker_tells_who_leads(tmp_path: Path) -> None:
     LeaseDirectory(tmp_path, "shop").claim(own)
 
     async def live() -> str:
-        loop = asyncio.get_running_loop()
-        shared = SharedStore(SharedStoreOptions(tmp_path, 60_000), "shop", loop)
-        waiting = asyncio.create_task(shared.lead("amqp:tcp:here:1"))
-        try:
-            async with asyncio.timeout(30):
-                while shared._other is None:
-                    assert shared.waiting_for == f"waits for the lease on {tmp_path}"
-                    await asyncio.sleep(0.01)
-            assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL, "it would end the broker"
-            return shared.waiting_for
-        finally:
-            waiting.cancel()
-            await shared.end()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
+        async with a_broker(tmp_path, 60_000) as shared:
+            waiting = asyncio.create_task(shared.lead("amqp:tcp:here:1"))
+            try:
+                async with asyncio.timeout(30):
+                    while shared._other is None:
+                        assert shared.waiting_for == f"waits for the lease on {tmp_path}"
+                        await asyncio.sleep(0.01)
+                assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL, (
+                    "it would end the broker"
+                )
+                return shared.waiting_for
+            finally:
+                waiting.cancel()
 
     assert asyncio.run(live()) == f"waits: broker a leads {tmp_path} since {since} (token 7)"
